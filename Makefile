@@ -11,7 +11,7 @@ IMAGE ?= gdrtop
 PODMAN ?= podman
 MACHINE = $(shell uname -m)
 
-.PHONY: help demo test test-slow test-every-case test-all test-vm lint bench reports screenshots man dist clean \
+.PHONY: help demo test test-slow test-every-case test-all test-vm lint bench reports screenshots man site dist clean \
 	image push-image push-image-index check-release publish draft-release
 
 help: ## list the targets
@@ -55,7 +55,10 @@ man: $(VENV)/.developing ## the output on the pages of the manual; the man page 
 	$(BIN)/python -m tests.manual_output
 	$(BIN)/python -m tests.generated_files build/share
 
-dist: $(VENV)/.developing $(VENV)/.packaging ## all packages, in dist/; CONSTRAINTS=file fixes the dependencies
+site: $(VENV)/.developing $(VENV)/.publishing ## the documentation, in build/site: the manual and a page for each finding and message
+	$(BIN)/python -m tests.site build/site
+
+dist: $(VENV)/.developing $(VENV)/.packaging site ## all packages, in dist/; CONSTRAINTS=file fixes the dependencies
 	$(BIN)/python -m tests.packages dist $(if $(CONSTRAINTS),--constraints $(CONSTRAINTS))
 
 image: ## the container image of the wheel in dist/
@@ -122,5 +125,10 @@ $(VENV)/.charts: $(VENV)/.made pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/charts --group charts
 	@touch $@
 
+$(VENV)/.publishing: $(VENV)/.made pyproject.toml
+	$(BIN)/python -m venv $(VENV)/site
+	$(BIN)/python -m pip --python $(VENV)/site/bin/python install --quiet --group site
+	@touch $@
+
 clean: ## remove the environment and all caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis snapshot_report.html dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis snapshot_report.html dist build/site

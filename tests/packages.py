@@ -29,6 +29,8 @@ from tui.settings.table import template
 ROOT = Path(__file__).parents[1]
 TOOLS = Path(os.environ.get("PACKAGING_TOOLS", Path(sys.prefix) / "packaging" / "bin"))
 """hatchling, uv, nfpm and cyclonedx-py, in an environment of their own (the group "packaging")."""
+SITE = ROOT / "build" / "site"
+"""The documentation, if make site has built it."""
 PYTHONS = ("3.14", "3.13", "3.12", "3.11", "3.10")
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}  # Debian's names
 GLIBC = ("manylinux2014", "manylinux_2_28", "manylinux_2_12")  # Python 3.10 is on no node with an older one
@@ -103,6 +105,8 @@ class Build:
             self.tree(architecture, house, lib)
             self.zipapp(architecture, lib)
             self.system_packages(architecture, lib)
+        if SITE.is_dir():
+            self.documentation()
         self.sbom(lib)
         self.checksums()
 
@@ -213,21 +217,8 @@ class Build:
         ]
         zsh = {"src": str(self.work / "share/zsh/site-functions/_gdrtop"), "packager": "deb"}
         pythons = ("python3 >= 3.10", *(f"python{version}" for version in PYTHONS))
-        when = datetime.fromtimestamp(self.epoch, timezone.utc).isoformat()
         described = {
-            "name": "gdrtop",
-            "arch": ARCHITECTURES[architecture],
-            # What comes before a release is older than it: "~" says so, in both formats.
-            "version": re.sub(r"\.dev", "~dev", self.version),
-            "version_schema": "none",
-            "release": "1",
-            "section": "admin",
-            "maintainer": "gdrtop <gdrtop@localhost>",
-            "description": "htop for GPUDirect RDMA",
-            "license": "Apache-2.0",
-            "mtime": when.replace("+00:00", "Z"),
-            "umask": 0o022,
-            "rpm": {"buildhost": "reproducible", "group": "Applications/System"},
+            **self.described("gdrtop", "htop for GPUDirect RDMA", ARCHITECTURES[architecture], "admin"),
             "scripts": {"postinstall": str(self.work / "compile"), "preremove": str(self.work / "clean")},
             "overrides": {
                 "deb": {"depends": [" | ".join(["python3 (>= 3.10)", *pythons[1:]])]},
@@ -246,6 +237,42 @@ class Build:
                 {**zsh, "dst": "/usr/share/zsh/vendor-completions/_gdrtop"},
             ],
         }
+        self.package(described)
+
+    def documentation(self) -> None:
+        """Pack the documentation, which make site has built: 34 MB of texts that gdrtop itself has, too."""
+        html, terms = self.work / "html", {"src": str(self.work / "copyright")}
+        shutil.copytree(SITE, html)
+        for path in (html, *html.rglob("*")):
+            os.utime(path, (self.epoch, self.epoch))
+        about = "documentation of gdrtop, with a page for each finding and message"
+        contents = [
+            {"src": str(html), "dst": "/usr/share/doc/gdrtop/html", "type": "tree"},
+            {**terms, "dst": "/usr/share/doc/gdrtop-doc/copyright"},
+            {"dst": "/usr/share/doc/gdrtop-doc", "type": "dir", "packager": "rpm"},
+        ]
+        self.package({**self.described("gdrtop-doc", about, "all", "doc"), "contents": contents})
+
+    def described(self, name: str, about: str, architecture: str, section: str) -> dict[str, object]:
+        """Return what all packages say of themselves, as nfpm takes it."""
+        when = datetime.fromtimestamp(self.epoch, timezone.utc).isoformat()
+        return {
+            "name": name,
+            "arch": architecture,
+            # What comes before a release is older than it: "~" says so, in both formats.
+            "version": re.sub(r"\.dev", "~dev", self.version),
+            "version_schema": "none",
+            "release": "1",
+            "section": section,
+            "maintainer": "gdrtop <gdrtop@localhost>",
+            "description": about,
+            "license": "Apache-2.0",
+            "mtime": when.replace("+00:00", "Z"),
+            "umask": 0o022,
+            "rpm": {"buildhost": "reproducible", "group": "Applications/System"},
+        }
+
+    def package(self, described: dict[str, object]) -> None:
         config = self.work / "nfpm.yaml"
         config.write_text(json.dumps(described, indent=1), encoding="utf-8")
         for kind in ("deb", "rpm"):

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages import ARCHITECTURES, PYTHONS, TOOLS, build
+from tests.packages import ARCHITECTURES, PYTHONS, SITE, TOOLS, build
 from tests.support.terminals import Terminal, on_terminal
 
 ROOT = Path(__file__).parents[1]
@@ -321,6 +321,17 @@ def test_the_rpm_holds_the_same_and_starts(built: Path, tmp_path: Path) -> None:
     assert "'/usr/share/doc/gdrtop'" in told  # or it would stay when the package is removed
     check("sh", out / "usr/bin/gdrtop")
     assert_shared(out, "usr/share/zsh/site-functions/_gdrtop")
+
+
+@pytest.mark.skipif(not SITE.is_dir(), reason="make site has not built the documentation")
+def test_the_documentation_is_a_package_of_its_own(built: Path, tmp_path: Path) -> None:
+    page = "usr/share/doc/gdrtop/html/findings/acs-redirect-enabled/index.html"
+    read_rpm = "import sys, rpm_rs; rpm_rs.Package.open(sys.argv[1]).extract(sys.argv[2])"
+    started(TOOLS / "python", "-c", read_rpm, only(built, "gdrtop-doc-*.noarch.rpm"), tmp_path / "rpm")
+    assert (tmp_path / "rpm" / page).is_file()
+    if shutil.which("dpkg-deb"):
+        started("dpkg-deb", "-x", only(built, "gdrtop-doc_*_all.deb"), tmp_path / "deb")
+        assert (tmp_path / "deb" / page).is_file()
 
 
 def assert_shared(root: Path, zsh: str) -> None:

@@ -1,4 +1,4 @@
-"""What this site has configured for all judgments: its own rows of versions, silences, and its clients."""
+"""What this site has configured for a run: rows of versions, silences, clients, documentation."""
 
 from __future__ import annotations
 
@@ -170,6 +170,7 @@ class Site:
     silences: tuple[Silence, ...] = ()  # expired ones too
     places: ClusterPlaces = ClusterPlaces()
     floors: tuple[Floor, ...] = ()
+    pages: str = ""  # where gdrtop's documentation is published; "": nowhere
 
 
 _in_force = [Site()]
@@ -183,3 +184,23 @@ def set_site(configured: Site) -> None:
 def site() -> Site:
     """Return what is in force."""
     return _in_force[0]
+
+
+# The documentation has a page for each check, and for each message of a program.
+
+
+def page_of(*names: str) -> str:
+    """Return where a page is below the address of the documentation: "findings/acs-redirect-enabled/"."""
+    return "".join(f"{re.sub('[^a-z0-9]+', '-', name.lower()).strip('-')}/" for name in names)
+
+
+def finding_page(check: str) -> str:
+    """Return where the page of a check is."""
+    return page_of("findings", check)
+
+
+def address_of(page: str) -> str:
+    """Return the address of a page where the documentation is published."""
+    pages = site().pages.rstrip("/")
+    # A browser shows the files of a directory that no server serves.
+    return f"{pages}/{page}{'index.html' if pages.startswith('file:') else ''}"

@@ -11,7 +11,7 @@ from probes.base.data_files import read_toml_once
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
 from probes.base.plan import Plan
-from probes.base.site import Silence
+from probes.base.site import Silence, address_of, finding_page, site
 from probes.base.text import BDF
 from probes.base.unknown import Maybe, Reason, Unknown, known
 from probes.host.protocol import TREE_ONLY
@@ -165,6 +165,12 @@ class Finding:
     def problem(self) -> str:
         """The title of the check, which is the same on each node and at any time."""
         return self.check_title or self.title
+
+    @property
+    def page(self) -> str:
+        """The address of its page; "" for a check that a site has added, and where none is published."""
+        has_page = site().pages and self.area != "site"
+        return address_of(finding_page(self.id)) if has_page else ""
 
     @property
     def is_present(self) -> bool:

@@ -28,7 +28,7 @@ from probes.setup.env.recommend import recommend
 from probes.snapshot.examination import Examination
 from tui.command_line.arguments import UsageError, add_arguments, whole_number
 from tui.command_line.options import OutputOptions, parsed
-from tui.runtime.json_values import Changed, node_document, object_from, plain_value, write_json
+from tui.runtime.json_values import Changed, node_document, object_from, plain_value, url_json, write_json
 from tui.runtime.open_host import open_host
 from tui.runtime.printing import heading, print_lines, text_width
 from widgets.base.lines import Line, Run, Tone, line, wrapped
@@ -45,7 +45,11 @@ _MOST_PID = 1 << 22  # PID_MAX_LIMIT of 64-bit kernels
 _ANY_PATH = Changed(path=Annotated[PathJudgment, Changed(word=str)])
 _FINDING = Annotated[
     Finding,
-    Changed(only=("id", "severity", "title", "impact", "cause"), needs_admin=bool, steps=tuple[str, ...]),
+    Changed(
+        only=("id", "severity", "title", "impact", "cause"),
+        optional=("url",),
+        **{"needs_admin": bool, "steps": tuple[str, ...], "url": str},
+    ),
 ]
 
 
@@ -226,4 +230,4 @@ def _why_none(sample: LiveSample, pid: int | None, job: str) -> str:
 
 def _finding_json(finding: Finding) -> dict[str, Any]:
     steps = [] if finding.fix is None else [step.why for step in finding.fix.steps]
-    return object_from(finding, _FINDING, needs_admin=needs_admin(finding), steps=steps)
+    return object_from(finding, _FINDING, needs_admin=needs_admin(finding), steps=steps, **url_json(finding))

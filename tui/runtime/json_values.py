@@ -95,6 +95,8 @@ FindingObject = Annotated[
     Finding,
     Changed(
         without=_UNUSED,
+        optional=("url",),
+        url=str,  # of its page, where the configuration says where these are published (site_url)
         part_of=str | None,
         since=Time | None,
         silence=SilenceObject | None,
@@ -230,7 +232,13 @@ def finding_json(finding: Finding) -> dict[str, Any]:
         since=time_json(finding.since),
         silence=None if finding.silence is None else silence_json(finding.silence, is_expired),
         fix=[] if finding.fix is None else _fix_json(finding.fix),
+        **url_json(finding),
     )
+
+
+def url_json(finding: Finding) -> dict[str, str]:
+    """Return the field that has the address of its page, where there is one."""
+    return {"url": finding.page} if finding.page else {}
 
 
 def silence_json(

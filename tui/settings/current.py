@@ -19,9 +19,8 @@ def use(configuration: Configuration | None) -> None:
         used = current()
         names = ("commands", "slurm_conf", "rdma_resources")
         places = (str(used.configured(f"cluster.{name}").value) for name in names)
-        set_site(
-            Site(tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places), tuple(used.floors))
-        )
+        rows = tuple(used.combinations), tuple(used.silences), ClusterPlaces(*places), tuple(used.floors)
+        set_site(Site(*rows, str(used.configured("site_url").value)))
 
 
 def is_configured() -> bool:

@@ -238,7 +238,7 @@ def _unknown(entry: Entry, width: int) -> list[Line]:
     for finding in entry.findings:
         lines.extend(wrapped(f"{finding.id}: {finding.title}", width, Tone.DIM, "  "))
         for evidence, more in folded_evidence(finding.evidence):
-            lines.extend(_evidence(evidence, more, width - 4, indent="    "))
+            lines.extend(draw_evidence(evidence, more, width - 4, indent="    "))
     return lines
 
 
@@ -260,11 +260,12 @@ def draw_details(finding: Finding, width: int, labels: Mapping[str, str] = NO_LA
     if finding.cause:
         lines.extend(_labelled("Cause", wrapped(finding.cause, room)))
     folded = folded_evidence(finding.evidence)
-    evidence = [line for piece, more in folded for line in _evidence(piece, more, room)]
+    evidence = [line for piece, more in folded for line in draw_evidence(piece, more, room)]
     lines.extend(_labelled("Evidence", evidence))
     if finding.is_present:
-        lines.extend(_labelled("Fix", _fix(finding, room)))
-    lines.extend(_labelled("More", wrapped(finding.reference, room, Tone.DIM)))
+        lines.extend(_labelled("Fix", draw_fix(finding, room)))
+    more = filter(None, (finding.page, finding.reference))
+    lines.extend(_labelled("More", [each for text in more for each in wrapped(text, room, Tone.DIM)]))
     return lines
 
 
@@ -308,7 +309,8 @@ def folded_evidence(evidence: Sequence[Evidence]) -> list[tuple[Evidence, int]]:
     return folded
 
 
-def _evidence(evidence: Evidence, more: int, width: int, indent: str = "") -> list[Line]:
+def draw_evidence(evidence: Evidence, more: int, width: int, indent: str = "") -> list[Line]:
+    """Draw a piece of evidence with its source; `more`: how many like it were left out."""
     source = f"{evidence.source}{f' and {more} more like it' if more else ''}"
     short = line(Run(f"{indent}{evidence.value}"), Run(f"  {source}", Tone.DIM))
     if evidence.value and width_of(short) <= width:
@@ -317,7 +319,8 @@ def _evidence(evidence: Evidence, more: int, width: int, indent: str = "") -> li
     return [*value, *wrapped(source, width, Tone.DIM, f"{indent}  ")]
 
 
-def _fix(finding: Finding, width: int) -> list[Line]:
+def draw_fix(finding: Finding, width: int) -> list[Line]:
+    """Draw the fix of a finding with its steps, or why there is none."""
     plan, gain = finding.fix, _own_gain(finding)
     shown = wrapped(gain, width) if gain else []
     if plan is None:

@@ -161,4 +161,4 @@ def _finding(finding: Finding, width: int) -> list[Line]:
     if len(steps) > _MOST_STEPS:
         more = f"and {len(steps) - _MOST_STEPS} more steps: gdrtop check {finding.id}"
         lines += wrapped(more, width, Tone.DIM, "  ")
-    return lines
+    return lines + (wrapped(f"More: {finding.page}", width, Tone.DIM, "  ") if finding.page else [])
