@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node
@@ -38,10 +39,10 @@ def measure_clock(host: Host, wall: Callable[[], float] = time.time) -> Maybe[Cl
     return best or Unknown(Reason.MALFORMED, "clock", "this machine's clock was set back")
 
 
-class _NodeSampler:
+class NodeSampler:
     """The samples of one node; only one thread asks for them at a time."""
 
-    def __init__(self, host: Host, wall: Callable[[], float]) -> None:
+    def __init__(self, host: Host, wall: Callable[[], float] = time.time) -> None:
         self._host, self._wall = host, wall
         self._reader = NodeReader(host)
         self._live = LiveSampler(settles=False)
@@ -79,9 +80,11 @@ class FleetSampler:
         hosts: Mapping[str, Host],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        begun: Mapping[str, NodeSampler] = MappingProxyType({}),
     ) -> None:
-        self._hosts, self._clock = hosts, clock
-        self._nodes = {name: _NodeSampler(host, wall) for name, host in hosts.items()}
+        """`hosts` may become more, while other threads reach them; `begun`: of some of them, already used."""
+        self._hosts, self._clock, self._wall, self._begun = hosts, clock, wall, begun
+        self._nodes: dict[str, NodeSampler] = {}
         self._asked: dict[str, _Question] = {}
         self._has_answered: set[str] = set()
 
@@ -91,10 +94,12 @@ class FleetSampler:
         Return the answers, and why other nodes do not answer. A node in neither is not late yet: its answer
         comes with a later call.
         """
-        for name, node in self._nodes.items():
+        for name, host in dict(self._hosts).items():
+            if name not in self._nodes:
+                self._nodes[name] = self._begun.get(name) or NodeSampler(host, self._wall)
             if name not in self._asked:
                 allowed = ANSWER_SECONDS if name in self._has_answered else FIRST_ANSWER_SECONDS
-                probe = start_probe(self._hosts[name], "fleet sample", node.sample)
+                probe = start_probe(host, "fleet sample", self._nodes[name].sample)
                 self._asked[name] = _Question(probe, self._clock(), allowed)
         answers: dict[str, NodeSample] = {}
         unanswered: dict[str, str] = {}
