@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from probes.host.remote.remote_host import RemoteHost
 
 _DEMO_NODES = 4  # of a job on simulated nodes
-_PATIENCE_SECONDS = 10.0  # with nodes that are not reached yet; they may still join
+_PATIENCE_SECONDS = 3.0  # with nodes that are not reached yet; they may still join
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

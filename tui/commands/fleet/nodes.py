@@ -169,8 +169,8 @@ def opened_nodes(
 ) -> Iterator[tuple[dict[str, RemoteHost], dict[str, str]]]:
     """Connect to the nodes that the options name; give them, and why others could not be reached.
 
-    `read`: what each is asked, by default all. Once a node is reached, others have so many seconds
-    of `patience`: later ones move from the second dictionary to the first one when they are reached.
+    `read`: what each is asked, by default all. When no further node has been reached for so many seconds
+    of `patience`, the others are late: they move from the second dictionary to the first one when they are.
     In the end, also after Ctrl-C while nodes are still being reached, all connections end together.
     """
     names = named_nodes(options)
@@ -203,9 +203,13 @@ def opened_nodes(
     threads = ThreadPoolExecutor(min(_AT_ONCE, len(names)), "fleet")
     try:
         reading = [threads.submit(open_node, target) for target in targets(options, names)]
-        until = time.monotonic() + patience
-        while wait(reading, INTERRUPT_SECONDS).not_done and not (hosts and time.monotonic() >= until):
-            pass
+        count, until = 0, float("inf")
+        while wait(reading, INTERRUPT_SECONDS).not_done and time.monotonic() < until:
+            if count != len(hosts):
+                count, until = len(hosts), time.monotonic() + patience
+        for each in reading:
+            if each.done():
+                each.result()
         for name in [name for name in names if name in hosts]:  # whichever was reached first
             hosts[name] = hosts.pop(name)
         yield hosts, unanswered
