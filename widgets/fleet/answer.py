@@ -13,6 +13,7 @@ from probes.base.unknown import Unknown
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered
 from probes.fleet.fleet_watch import WatchedNode
 from probes.fleet.node_set import fold_nodes
+from probes.fleet.racks import domains_of
 from probes.fleet.summary import FoundProblem, NodeSummary, Role
 from probes.snapshot.verdict import State
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
@@ -34,6 +35,7 @@ from widgets.base.lines import (
 )
 from widgets.fleet.cables import draw_cable_faults
 from widgets.fleet.differences import draw_differences, draw_uncompared, label_of, role_name
+from widgets.fleet.racks import draw_racks, short_domain
 from widgets.node import verdict as verdict_drawing
 
 _MOST_DEVICES = 3
@@ -48,6 +50,7 @@ def draw_answer(fleet: Fleet, width: int) -> list[Line]:
     for group in fleet.groups[:_MOST_GROUPS]:
         lines.extend(_group(group, width))
     lines.extend(_more_groups(fleet.groups[_MOST_GROUPS:], width))
+    lines += draw_racks(fleet, width)
     lines += draw_cable_faults(fleet, width)
     if len(fleet.summaries) > 1:
         lines.extend([(), *draw_differences(fleet, width)])
@@ -227,6 +230,12 @@ def types_of(nodes: Sequence[WatchedNode]) -> set[str]:
     return {type_name(node.summary.role) for node in nodes if node.summary is not None}
 
 
+def rack_name(node: WatchedNode) -> str:
+    """Return the begin of the NVLink domain that a node shares with others; "": none, or not known."""
+    domains = [] if node.summary is None else domains_of(node.summary)
+    return short_domain(domains[0]) if domains else ""
+
+
 def draw_table(
     nodes: Sequence[WatchedNode],
     differences: OwnDifferences,
@@ -258,6 +267,9 @@ def draw_table(
     def kind(node: WatchedNode) -> Run:
         return _short(type_name(node.summary.role), _TYPE_CELLS, Tone.DIM) if node.summary else Run("")
 
+    def rack(node: WatchedNode) -> Run:
+        return Run(rack_name(node), Tone.DIM)
+
     def age(node: WatchedNode) -> Run:
         never = "never" if node.silent_since is not None else ""
         return Run(ago(now - node.summary.taken_at) if node.summary is not None else never, Tone.DIM)
@@ -276,6 +288,8 @@ def draw_table(
         columns.append(Column("differs in", cells_of(nodes, difference), 6))
     if len(types_of(nodes)) > 1:
         columns.append(Column("type", cells_of(nodes, kind), 7))
+    if len({rack_name(node) for node in nodes} - {""}) > 1:
+        columns.append(Column("rack", cells_of(nodes, rack), 7))
     columns.append(Column("read", cells_of(nodes, age), 5))
     return draw_columns(columns, [node.name for node in nodes], width, selected, widths)
 

@@ -314,7 +314,7 @@ class QuestionLists:
 
     def __init__(self, seconds: float, changed: threading.Condition | None = None) -> None:
         """`seconds`: then the next node of a kind goes first."""
-        self.is_stopped = False  # nobody waits any more
+        self.is_stopped = False
         self._seconds = seconds
         self._changed = changed or threading.Condition()  # of what follows
         self._lists: dict[str, bytes] = {}
@@ -342,7 +342,7 @@ class QuestionLists:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let nobody wait any more."""
+        """End all waiting, now and later."""
         with self._changed:
             self.is_stopped = True
             self._changed.notify_all()
