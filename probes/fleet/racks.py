@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+
 from probes.base.frozen import frozen
 from probes.base.grouping import grouped
-from probes.fleet.compare import Difference, Fleet, Kind, compare
+from probes.fleet.compare import Difference, Fleet, compare
 from probes.fleet.summary import NodeSummary
 
-# What a difference in these facts means within a rack; "": no more than that the nodes differ.
-# Cliques: nvmlDeviceGetGpuFabricInfoV. IMEX: NVIDIA IMEX guide, "Deployment Models", Constraints.
-_FACTS = {
-    "clique": "GPUs of different cliques do not reach each other over NVLink",
-    "imex-nodes": "IMEX does not start where the lists differ",
-    "fabric": "NVLink is missing or slower there",
-    "driver": "",
-    "firmware": "",
-}
 _TRAYS = 18  # with four GPUs each, in an NVL72 (its data sheet: 72 GPUs, 36 CPUs with two GPUs each)
 
 
@@ -27,8 +21,8 @@ class Rack:
     nodes: tuple[str, ...]
     expected_nodes: int | None  # by the nodes' IMEX list, or by the machine's name; None: not known
     gpus: int
-    cliques: tuple[Kind, ...]
-    imex: tuple[Kind, ...]  # state of the service that starts at boot: Kubernetes and prologs start others
+    cliques: Mapping[str, int]  # with their numbers of nodes
+    imex: Mapping[str, int]  # states of the service that starts at boot: Kubernetes and prologs start others
     differences: tuple[Difference, ...]  # a domain that is split on purpose has several cliques
 
     def meaning_of(self, difference: Difference) -> str:
@@ -37,7 +31,7 @@ class Rack:
         Several nodes with a clique of their own are a partition that was configured.
         """
         is_split = difference.fact.id == "clique" and all(len(kind.nodes) > 1 for kind in difference.others)
-        return "" if is_split else _FACTS[difference.fact.id]
+        return "" if is_split else difference.fact.rack or ""
 
 
 def domains_of(node: NodeSummary) -> list[str]:
@@ -60,8 +54,7 @@ def _machine(node: NodeSummary) -> tuple[str, tuple[str, ...]]:
 
 
 def _rack(domain: str, members: list[NodeSummary]) -> Rack:
-    lists = {kind.value for kind in _kinds(members, "imex-nodes")}
-    sizes = {value.partition(" ")[0] for value in lists}
+    sizes = {value.partition(" ")[0] for value in _counts(members, "imex-nodes")}
     size = sizes.pop() if len(sizes) == 1 else ""
     is_nvl72 = any("NVL72" in member.role.machine for member in members)
     differences = compare(members, by_type=False).differences
@@ -70,19 +63,14 @@ def _rack(domain: str, members: list[NodeSummary]) -> Rack:
         nodes=tuple(member.name for member in members),
         expected_nodes=int(size) if size.isdecimal() and len(size) < 5 else _TRAYS if is_nvl72 else None,
         gpus=sum(count for member in members for _, count in member.role.gpus),
-        cliques=_kinds(members, "clique", f"domain {domain}"),
-        imex=_kinds(members, "service", "nvidia-imex"),
-        differences=tuple(found for found in differences if found.fact.id in _FACTS),
+        cliques=_counts(members, "clique", f"domain {domain}"),
+        imex=_counts(members, "service", "nvidia-imex"),
+        differences=tuple(found for found in differences if found.fact.rack is not None),
     )
 
 
-def _kinds(members: list[NodeSummary], fact: str, slot: str = "") -> tuple[Kind, ...]:
-    """Return the known values of a fact with their nodes, the most frequent first."""
-    values = grouped(
-        (found.value, member.name)
-        for member in members
-        for found in member.traits
-        if found.fact == fact and slot in ("", found.slot) and isinstance(found.value, str)
-    )
-    kinds = (Kind(value, tuple(nodes)) for value, nodes in values.items())
-    return tuple(sorted(kinds, key=lambda kind: -len(kind.nodes)))
+def _counts(members: list[NodeSummary], fact: str, slot: str = "") -> dict[str, int]:
+    """Return the known values of a fact, the most frequent first."""
+    traits = (found for member in members for found in member.traits if found.fact == fact)
+    values = Counter(found.value for found in traits if slot in ("", found.slot))
+    return {value: count for value, count in values.most_common() if isinstance(value, str)}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.facts.node import Node
@@ -63,6 +62,15 @@ class NodeSampler:
         )
 
 
+class Begun(dict[str, NodeSampler]):
+    """The samplers of nodes that were read once, by name."""
+
+    def __call__(self, host: Host) -> None:
+        """Ask a node what its first sample asks, and anew if answers were missing."""
+        self[host.origin.label] = NodeSampler(host)
+        self[host.origin.label].sample()
+
+
 @dataclass
 class _Question:
     """A sample that a node was asked for."""
@@ -80,11 +88,11 @@ class FleetSampler:
         hosts: Mapping[str, Host],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
-        begun: Mapping[str, NodeSampler] = MappingProxyType({}),
+        begun: dict[str, NodeSampler] | None = None,
     ) -> None:
-        """`hosts` may become more, while other threads reach them; `begun`: of some of them, already used."""
-        self._hosts, self._clock, self._wall, self._begun = hosts, clock, wall, begun
-        self._nodes: dict[str, NodeSampler] = {}
+        """`hosts` and their samplers that have `begun` may become more, while other threads reach them."""
+        self._hosts, self._clock, self._wall = hosts, clock, wall
+        self._nodes = {} if begun is None else begun
         self._asked: dict[str, _Question] = {}
         self._has_answered: set[str] = set()
 
@@ -95,11 +103,10 @@ class FleetSampler:
         comes with a later call.
         """
         for name, host in dict(self._hosts).items():
-            if name not in self._nodes:
-                self._nodes[name] = self._begun.get(name) or NodeSampler(host, self._wall)
+            node = self._nodes.get(name) or self._nodes.setdefault(name, NodeSampler(host, self._wall))
             if name not in self._asked:
                 allowed = ANSWER_SECONDS if name in self._has_answered else FIRST_ANSWER_SECONDS
-                probe = start_probe(host, "fleet sample", self._nodes[name].sample)
+                probe = start_probe(host, "fleet sample", node.sample)
                 self._asked[name] = _Question(probe, self._clock(), allowed)
         answers: dict[str, NodeSample] = {}
         unanswered: dict[str, str] = {}

@@ -388,6 +388,7 @@ class Fact:
     place: Place = Place.NODE
     absent: str = ""  # the value of a node without this device or name; "": such a node is not compared
     unit: str = ""  # of a figure that was measured; "": a text that is equal or not
+    rack: str | None = None  # what a difference means within a rack; "": no more than that; None: nothing
 
 
 _BY_ID = {

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from probes.base.unknown import known
-from probes.fleet.sampler import NodeSampler
+from probes.fleet.sampler import Begun
 from probes.fleet.summary import NodeSummary
 from probes.host.remote.fan_out import FanOut, FanOutOptions
 from probes.host.remote.remote_host import Answers, Missing, QuestionLists, RemoteHost
@@ -103,16 +103,11 @@ def bench_fleet_live() -> None:
     """CPU time of a further node in `gdrtop fleet live`, against judging it in `gdrtop fleet check`."""
     transport = (sys.executable, "-m", "tests.support.stand_in", "", "{host}")
     lists = QuestionLists(60.0)
-    begun: dict[str, NodeSampler] = {}
-
-    def read(host: RemoteHost) -> None:
-        begun[host.target.host] = NodeSampler(host)
-        begun[host.target.host].sample()
-
+    begun = Begun()
     for name in ("gpu001", "gpu002"):
         began = time.process_time()
         host = RemoteHost(Target(name, transport))
-        host.read_ahead(read, lists)
+        host.read_ahead(begun, lists)
         for number in range(_LIVE_SAMPLES):
             if number:
                 time.sleep(1.0)

@@ -17,15 +17,7 @@ from tui.screens.list_state import FilteredListState
 from tui.screens.request import Request
 from widgets.base.columns import ColumnWidths
 from widgets.base.lines import Line, Run, Tone, joined, plain, wrapped
-from widgets.fleet.answer import (
-    differences_of,
-    draw_node,
-    draw_table,
-    headline,
-    rack_name,
-    type_name,
-    types_of,
-)
+from widgets.fleet.answer import differences_of, draw_node, draw_table, headline, type_name, types_of
 
 _ORDERS = ("worst first", "by name", "by type", "most differences first", "newest change first")
 _FILTER_WIDTH = 400
@@ -87,9 +79,7 @@ class FleetState(FilteredListState):
         key: dict[str, Callable[[WatchedNode], object]] = {
             "worst first": _badness,
             "by name": lambda node: node.name,
-            "by type": lambda node: (
-                (type_name(node.summary.role), rack_name(node)) if node.summary is not None else ("", "")
-            ),
+            "by type": lambda node: type_name(node.summary) if node.summary is not None else "",
             "most differences first": lambda node: -len(self._differences.get(node.name, ())),
             "newest change first": lambda node: -(node.change.at if node.change is not None else 0.0),
         }

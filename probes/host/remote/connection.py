@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from probes.base.text import printable
@@ -144,12 +143,6 @@ def end_together(connections: Sequence[Connection]) -> None:
     wait_or_kill([each.process for each in connections], END_SECONDS)
 
 
-@lru_cache(32)
-def _packed(questions: tuple[Sequence[Any], ...]) -> bytes:
-    """Return the line that asks many nodes the same."""
-    return transport.pack({"ask": questions})
-
-
 class Connection:
     """An open connection; questions may come from several threads, and are asked in turn."""
 
@@ -198,7 +191,7 @@ class Connection:
                 raise
 
     def ask(self, questions: Sequence[Sequence[Any]], until: float = float("inf")) -> dict[str, Any]:
-        """Return the answers to all of these questions, and the node's clocks; a tuple is that of many nodes.
+        """Return the answers to all of these questions, and the node's clocks.
 
         `until`: when the reading must have ended, on the monotonic clock.
 
@@ -208,10 +201,7 @@ class Connection:
         limits = [question[1] for question in questions if question[0] in TIMED]
         longest = max(max(limits, default=0.0), sum(limits) / THREADS)
         deadline = min(until, time.monotonic() + ANSWER_SECONDS + longest)
-        line = (
-            _packed(questions) if isinstance(questions, tuple) else transport.pack({"ask": list(questions)})
-        )
-        return self._exchanged(line, deadline, self._message)
+        return self._exchanged(transport.pack({"ask": list(questions)}), deadline, self._message)
 
     def exchange(self, line: bytes, until: float) -> bytes:
         """Return the line that answers a line of questions, both packed; otherwise as `ask`."""

@@ -7,7 +7,7 @@ attributes below "basic"); "Standard Device Attributes for Dynamic Resource Allo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from probes.base.evidence import Severity
@@ -19,21 +19,12 @@ from probes.queries.pcie_paths import functions_of
 from probes.setup.env.assignments import Problem, problem_at
 from probes.setup.env.container import MANY, is_gpu_class, is_rdma
 from probes.setup.env.yaml_containers import options_of, requests_of
-from probes.setup.env.yaml_tree import (
-    Mapping,
-    count_of,
-    flag_at,
-    map_at,
-    maps_at,
-    text_at,
-    texts_at,
-    value_at,
-)
+from probes.setup.env.yaml_tree import Mapping, count_of, map_at, maps_at, text_at, texts_at, value_at
 from probes.snapshot.examination import Examination
 
 _SLICE = "ResourceSlice"
 _KINDS = ("ResourceClaim", "ResourceClaimTemplate", _SLICE)
-_ROOT, _NUMA = "resource.kubernetes.io/pcieRoot", "resource.kubernetes.io/numaNode"
+_ROOT = "resource.kubernetes.io/pcieRoot"
 _WHOLE = 8  # GPUs are those of a whole node, where its own number is not known: no NIC is left to choose
 
 
@@ -53,9 +44,8 @@ class _Offer:
 
 def is_of_devices(mapping: Mapping) -> bool:
     """Return whether a map is a claim, a template of one, or a slice."""
-    return text_at(mapping, "kind") in _KINDS and text_at(mapping, "apiVersion").startswith(
-        "resource.k8s.io/"
-    )
+    kind, group = text_at(mapping, "kind"), text_at(mapping, "apiVersion")
+    return kind in _KINDS and group.startswith("resource.k8s.io/")
 
 
 def of_devices(objects: Sequence[Mapping], examination: Examination) -> Iterator[Problem]:
@@ -82,7 +72,7 @@ def _published(slices: Sequence[Mapping]) -> Iterator[_Offer]:
         nics = [
             _root_of(device)
             for driver, device in devices
-            if is_rdma(driver) is True and flag_at(_attribute(device, f"{driver}/rdma"), "bool") is not False
+            if is_rdma(driver) is True and text_at(_attribute(device, f"{driver}/rdma"), "bool") != "false"
         ]
         yield _Offer(printable(node, 63) or "a node", tuple(gpus), tuple(nics))
 
@@ -111,11 +101,9 @@ def _of_claim(claim: Mapping, offers: Sequence[_Offer]) -> Iterator[Problem]:
     kinds: dict[str, bool] = {}  # requests: of GPUs, or else of NICs
     for request in maps_at(devices, "requests"):
         for option in options_of(request):
-            name, is_gpu = (
-                text_at(option, "deviceClassName"),
-                is_gpu_class(text_at(option, "deviceClassName")),
-            )
-            if name and (is_gpu or is_rdma(name) is True):
+            name = text_at(option, "deviceClassName")
+            is_gpu = is_gpu_class(name)
+            if is_gpu or is_rdma(name) is True:
                 kinds[text_at(request, "name")] = is_gpu
                 number = 1 if value_at(option, "count") is None else count_of(value_at(option, "count"))
                 counts[is_gpu] += MANY if text_at(option, "allocationMode") == "All" else number or 0
@@ -128,23 +116,22 @@ def _of_claim(claim: Mapping, offers: Sequence[_Offer]) -> Iterator[Problem]:
     attributes = [
         text_at(constraint, "matchAttribute")
         for constraint in maps_at(devices, "constraints")
-        if len({kinds[name] for name in _named(constraint) or kinds if name in kinds}) == 2
+        if len({kinds[name] for name in _requests_in(constraint, kinds) if name in kinds}) == 2
     ]
-    matched = next((name for name in (_ROOT, _NUMA, *attributes) if name in attributes), "")
+    matched = next((name for name in (_ROOT, *attributes) if name in attributes), "")
     if not matched and counts[True] < max((len(offer.gpus) for offer in offers), default=_WHOLE):
         yield problem("claim-without-match")
     elif matched not in ("", _ROOT):
-        id_ = "claim-by-numa" if matched == _NUMA else "claim-attribute"
         severity = Severity.WARNING if matched.endswith("/pcieRoot") else None  # in another domain by mistake
-        yield problem(id_, severity=severity, attribute=printable(matched, 253))
+        yield problem("claim-attribute", severity=severity, attribute=printable(matched, 253))
     elif matched and offers and not any(offer.has(counts[True], counts[False]) for offer in offers):
         yield problem("claim-without-root", nodes=join_limited(offer.node for offer in offers))
     elif matched:
         yield problem("claim-near")
 
 
-def _named(constraint: Mapping) -> list[str]:
-    return [name.partition("/")[0] for name in texts_at(constraint, "requests")]
+def _requests_in(constraint: Mapping, all_of_them: Iterable[str]) -> Iterable[str]:
+    return [name.partition("/")[0] for name in texts_at(constraint, "requests")] or all_of_them
 
 
 def _line_of(whole: Mapping) -> int:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from tui.command_line.arguments import UsageError, add_node_options, add_output_options, set_help
 from tui.commands.fleet.nodes import PARTS, add_node_set_options, demo_fleet, names_nodes, opened_nodes
 from tui.runtime.open_host import chosen_origin
-
-if TYPE_CHECKING:
-    from probes.host.remote.remote_host import RemoteHost
 
 _DEMO_NODES = 4  # of a job on simulated nodes
 _PATIENCE_SECONDS = 3.0  # with nodes that are not reached yet; they may still join
@@ -51,25 +48,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
         hosts = demo_hosts(chosen_origin(options).label, _DEMO_NODES, options.seed)
         return int(command.run(options, hosts, {}, out))
-    if options.part == "live":
-        return _live(options, out)
-    with opened_nodes(options, patience=_PATIENCE_SECONDS) as (reached, unanswered):
-        return int(command.run(options, reached, unanswered, out))
-
-
-def _live(options: argparse.Namespace, out: TextIO) -> int:
-    """Run `gdrtop fleet live`: a node is asked only for what its samples need, when it is reached."""
-    from probes.fleet.sampler import NodeSampler
-    from tui.commands.fleet import live
-
-    begun: dict[str, NodeSampler] = {}
-
-    def read(host: RemoteHost) -> None:
-        begun[host.target.host] = NodeSampler(host)  # anew: its answers were missing before
-        begun[host.target.host].sample()
-
+    read = command.Begun() if options.part == "live" else None
     with opened_nodes(options, read, _PATIENCE_SECONDS) as (reached, unanswered):
-        return live.run(options, reached, unanswered, out, begun=begun)
+        more = {} if read is None else {"begun": read}
+        return int(command.run(options, reached, unanswered, out, **more))
 
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:

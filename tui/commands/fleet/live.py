@@ -6,14 +6,13 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, TextIO, TypedDict
 
 from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Unknown, known
 from probes.fleet.job import JobWatch
 from probes.fleet.job_model import Difference, FleetJob, FleetRank, Silence
-from probes.fleet.sampler import FleetSampler, NodeSampler
+from probes.fleet.sampler import Begun, FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
 from tui.command_line.arguments import UsageError, add_arguments, add_job_option, duration
@@ -109,7 +108,7 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
     wall: Callable[[], float] = time.time,
-    begun: Mapping[str, NodeSampler] = MappingProxyType({}),
+    begun: Begun | None = None,
 ) -> int:
     """Print the job that runs on these nodes, and return the exit status.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, TextIO, TypedDict
 
 from probes.base.origin import Origin, Source
@@ -37,12 +37,7 @@ _UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
 _CABLE_FAULT = Annotated[CableFault, Changed(text=str)]
 
 
-_RACK = Annotated[
-    Rack,
-    Changed(
-        node_set=str, cliques=tuple[_KIND, ...], imex=tuple[_KIND, ...], differences=tuple[_DIFFERENCE, ...]
-    ),
-]
+_RACK = Annotated[Rack, Changed(node_set=str, differences=tuple[_DIFFERENCE, ...])]
 
 
 class FleetDocument(TypedDict):
@@ -90,7 +85,15 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
             object_from(each, _UNCOMPARED, facts=[fact.id for fact in each.facts])
             for each in fleet.uncompared
         ],
-        "racks": [_rack_json(rack) for rack in racks_of(fleet)],
+        "racks": [
+            object_from(
+                rack,
+                _RACK,
+                node_set=fold_nodes(rack.nodes),
+                differences=list(map(_difference_json, rack.differences)),
+            )
+            for rack in racks_of(fleet)
+        ],
         "cable_faults": [
             object_from(fault, _CABLE_FAULT, text=fault_words(fault)) for fault in fleet.cable_faults
         ],
@@ -116,31 +119,17 @@ def print_cables(fleet: Fleet, out: TextIO, options: argparse.Namespace) -> int:
     return 1 if fleet.cable_faults else 3 if fleet.unanswered else 0
 
 
-def _rack_json(rack: Rack) -> dict[str, Any]:
-    return object_from(
-        rack,
-        _RACK,
-        node_set=fold_nodes(rack.nodes),
-        cliques=_kinds_json(rack.cliques),
-        imex=_kinds_json(rack.imex),
-        differences=[_difference_json(difference) for difference in rack.differences],
-    )
-
-
-def _kinds_json(kinds: Iterable[Kind]) -> list[dict[str, Any]]:
-    return [object_from(kind, _KIND, node_set=fold_nodes(kind.nodes)) for kind in kinds]
-
-
 def _difference_json(difference: Difference) -> dict[str, Any]:
     rest, others = difference.rest, difference.others
+    kinds = [object_from(kind, _KIND, node_set=fold_nodes(kind.nodes)) for kind in others]
     return object_from(
         difference,
         _DIFFERENCE,
         fact=difference.fact.id,
         label=difference.fact.label,
         machine=difference.role.machine,
-        rest=rest and _kinds_json([rest])[0],
-        others=_kinds_json(others),
+        rest=rest and object_from(rest, _KIND, node_set=fold_nodes(rest.nodes)),
+        others=kinds,
     )
 
 
