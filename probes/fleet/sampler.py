@@ -66,7 +66,7 @@ class Begun(dict[str, NodeSampler]):
     """The samplers of nodes that were read once, by name."""
 
     def __call__(self, host: Host) -> None:
-        """Ask a node what its first sample asks, and anew if answers were missing."""
+        """Ask a node what its first sample asks; answers that were missing are asked again."""
         self[host.origin.label] = NodeSampler(host)
         self[host.origin.label].sample()
 

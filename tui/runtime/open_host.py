@@ -201,7 +201,7 @@ def reach(
     from probes.live.job_examination import examine_with_jobs
 
     host = RemoteHost(target, among, float(current().configured("fleet.timeout").value))
-    host.read_ahead(read or examine_with_jobs, lists)
+    host.read_ahead(examine_with_jobs if read is None else read, lists)
     return host
 
 

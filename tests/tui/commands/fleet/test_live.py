@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from probes.facts.node import probe_node
+from probes.fleet.sampler import Begun
 from probes.host.protocol import Host
 from probes.simulation.host import job_nodes
 from tests.support.documents import valid
@@ -147,8 +147,12 @@ def test_a_node_that_hangs_while_it_is_reached_delays_no_other_one() -> None:
     asked = argparse.Namespace(
         node_set="gpu1,hung", nodes="", hosts="", slurm="", over=over, sudo=False, demo=None
     )
-    with opened_nodes(asked, probe_node, patience=0.0) as (reached, unanswered):
+    begun = Begun()
+    with opened_nodes(asked, begun, patience=0.0) as (reached, unanswered):
         assert (list(reached), unanswered) == (["gpu1"], {"hung": "still connecting"})
+        rounds = reached["gpu1"].connection.rounds  # type: ignore[union-attr]
+        assert len(begun["gpu1"].sample().sample.jobs) > 0
+        assert reached["gpu1"].connection.rounds <= rounds + 1  # type: ignore[union-attr]
 
 
 def test_another_job_is_not_found() -> None:
