@@ -130,6 +130,7 @@ _COMMANDS: dict[Callable[[], None], tuple[str, ...]] = {
 _WITHOUT_COMMANDS = {
     *(bench.bench_sampling, bench.bench_step_clock, bench.bench_topologies, bench.bench_pci),
     *(bench.bench_hours, bench.bench_recording, bench.bench_remote_live),
+    bench.bench_fleet_live,
 }
 
 

@@ -38,10 +38,10 @@ def measure_clock(host: Host, wall: Callable[[], float] = time.time) -> Maybe[Cl
     return best or Unknown(Reason.MALFORMED, "clock", "this machine's clock was set back")
 
 
-class _NodeSampler:
+class NodeSampler:
     """The samples of one node; only one thread asks for them at a time."""
 
-    def __init__(self, host: Host, wall: Callable[[], float]) -> None:
+    def __init__(self, host: Host, wall: Callable[[], float] = time.time) -> None:
         self._host, self._wall = host, wall
         self._reader = NodeReader(host)
         self._live = LiveSampler(settles=False)
@@ -62,6 +62,15 @@ class _NodeSampler:
         )
 
 
+class Begun(dict[str, NodeSampler]):
+    """The samplers of nodes that were read once, by name."""
+
+    def __call__(self, host: Host) -> None:
+        """Ask a node what its first sample asks; answers that were missing are asked again."""
+        self[host.origin.label] = NodeSampler(host)
+        self[host.origin.label].sample()
+
+
 @dataclass
 class _Question:
     """A sample that a node was asked for."""
@@ -79,9 +88,11 @@ class FleetSampler:
         hosts: Mapping[str, Host],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        begun: dict[str, NodeSampler] | None = None,
     ) -> None:
-        self._hosts, self._clock = hosts, clock
-        self._nodes = {name: _NodeSampler(host, wall) for name, host in hosts.items()}
+        """`hosts` and their samplers that have `begun` may become more, while other threads reach them."""
+        self._hosts, self._clock, self._wall = hosts, clock, wall
+        self._nodes = {} if begun is None else begun
         self._asked: dict[str, _Question] = {}
         self._has_answered: set[str] = set()
 
@@ -91,10 +102,11 @@ class FleetSampler:
         Return the answers, and why other nodes do not answer. A node in neither is not late yet: its answer
         comes with a later call.
         """
-        for name, node in self._nodes.items():
+        for name, host in dict(self._hosts).items():
+            node = self._nodes.get(name) or self._nodes.setdefault(name, NodeSampler(host, self._wall))
             if name not in self._asked:
                 allowed = ANSWER_SECONDS if name in self._has_answered else FIRST_ANSWER_SECONDS
-                probe = start_probe(self._hosts[name], "fleet sample", node.sample)
+                probe = start_probe(host, "fleet sample", node.sample)
                 self._asked[name] = _Question(probe, self._clock(), allowed)
         answers: dict[str, NodeSample] = {}
         unanswered: dict[str, str] = {}

@@ -281,7 +281,9 @@ def _of_gpu(gpu: Gpu, functions: dict[str, PciFunction]) -> dict[str, Maybe[obje
         "pcie-gpu": _link(functions, gpu.bdf, idles=True),
         "bar1": map_known(gpu.bar1_total_bytes, lambda size: f"{size >> 20} MiB"),
         "nvlinks": gpu.nvlinks,
-        "fabric": gpu.fabric.state,
+        "fabric": map_known(
+            gpu.fabric.state, lambda state: ", ".join((state, *known(gpu.fabric.problems, ())))
+        ),
         "persistence": _switch(map_known(gpu.nvml, lambda nvml: nvml.persistence)),
         "mig": _switch(map_known(gpu.nvml, lambda nvml: nvml.mig)),
     }
@@ -418,6 +420,7 @@ class Fact:
     place: Place = Place.NODE
     absent: str = ""  # the value of a node without this device or name; "": such a node is not compared
     unit: str = ""  # of a figure that was measured; "": a text that is equal or not
+    rack: str | None = None  # what a difference means within a rack; "": no more than that; None: nothing
 
 
 _BY_ID = {

@@ -22,7 +22,7 @@ from statistics import median
 
 from tests.perf.command import Command, measure
 from tests.perf.compare import print_comparison
-from tests.perf.fleet import bench_fleet, bench_remote_live
+from tests.perf.fleet import bench_fleet, bench_fleet_live, bench_remote_live
 from tests.perf.live import bench_live, bench_sampling, bench_step_clock
 from tests.perf.monitors import bench_running
 from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, bench_topologies
@@ -255,6 +255,7 @@ BENCHES: tuple[Callable[[], None], ...] = (
     bench_watch,
     bench_log,
     bench_fleet,
+    bench_fleet_live,
     bench_remote_live,
 )
 

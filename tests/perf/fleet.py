@@ -6,9 +6,14 @@ import json
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from probes.host.remote.remote_host import RemoteHost
+from probes.base.unknown import known
+from probes.fleet.sampler import Begun
+from probes.fleet.summary import NodeSummary
+from probes.host.remote.fan_out import FanOut, FanOutOptions
+from probes.host.remote.remote_host import Answers, Missing, QuestionLists, RemoteHost
 from probes.host.remote.transport import Target
 from probes.live.job_examination import examine_with_jobs
 from probes.live.live_sampler import LiveSampler
@@ -16,6 +21,7 @@ from probes.snapshot.node_reader import NodeReader
 from tests.perf.command import Command, measure
 from tests.perf.table import best, row, slowness
 from tests.support.saved_answers import save_answers
+from tui.commands.fleet.check import judge_answers
 
 _ODD = {"gpu017": "hgx-h100+acs-on", "gpu233": "hgx-h100+port-down"}
 _SECONDS = 20.0  # 500 nodes, on two cores
@@ -24,6 +30,7 @@ _MANY, _RATIO = 64, 3.0
 _SAVED, _DISTINCT, _SAVED_SECONDS = 1000, 20, 2.0
 _LIVE_BYTES, _ROUNDS = 20_000, 2.0  # a second of the live view
 _LIVE_SECONDS = 30
+_LIVE_SAMPLES, _LIVE_RATIO = 12, 4.0  # of CPU time
 _LINES, _LINES_SECONDS, _LINES_BYTES = 10_000, 30.0, 400e6  # of nodes that judged themselves
 
 
@@ -90,6 +97,42 @@ def bench_fleet() -> None:
 def _judging(argv: list[str], output: str) -> Command:
     """Return a command that judges all its nodes, of which some are degraded."""
     return Command(argv, (1,), output + r'[\s\S]*"unanswered": \[\]')
+
+
+def bench_fleet_live() -> None:
+    """CPU time of a further node in `gdrtop fleet live`, against judging it in `gdrtop fleet check`."""
+    transport = (sys.executable, "-m", "tests.support.stand_in", "", "{host}")
+    lists = QuestionLists(60.0)
+    begun = Begun()
+    for name in ("gpu001", "gpu002"):
+        began = time.process_time()
+        host = RemoteHost(Target(name, transport))
+        host.read_ahead(begun, lists)
+        for number in range(_LIVE_SAMPLES):
+            if number:
+                time.sleep(1.0)
+            sample = begun[name].sample()
+        spent = time.process_time() - began
+        host.close()
+        assert len(known(sample.sample.processes, ())) == 8
+    judging: list[float] = []
+
+    def judged(answers: Answers) -> NodeSummary | Missing:
+        began = time.thread_time()
+        found = judge_answers(answers)
+        judging.append(time.thread_time() - began)
+        return found
+
+    targets = [Target(f"gpu{number:03}", transport) for number in range(6)]
+    with ThreadPoolExecutor(1) as executor:
+        FanOut(targets, judged, executor, lambda *_: None, FanOutOptions(1, 600.0)).run()
+    check = min(judging[-5:])  # the first node was asked in several rounds
+    row(
+        f"gdrtop fleet live, a further node, {_LIVE_SAMPLES} samples",
+        f"{spent * 1e3:.0f} ms CPU, a check {check * 1e3:.0f} ms: × {spent / check:.1f}",
+        f"× {_LIVE_RATIO:.0f}",
+        spent <= _LIVE_RATIO * check,
+    )
 
 
 def bench_remote_live() -> None:

@@ -192,7 +192,8 @@ def _smi_gpu(gpu: NvmlGpu, live: NvmlLive | None) -> str:
         f"<pci><pci_gpu_link_info>{link}</pci_gpu_link_info></pci>",
     ]
     if not isinstance(gpu.fabric, Unknown):
-        parts.append(f"<fabric>{_tag('state', gpu.fabric.title())}</fabric>")
+        place = _tag("cliqueId", gpu.fabric_clique) + _tag("clusterUuid", gpu.fabric_cluster)
+        parts.append(f"<fabric>{_tag('state', gpu.fabric.title())}{place}</fabric>")
     if live is not None:
         parts.append(f"<utilization>{_tag('gpu_util', live.utilization_percent, ' %')}</utilization>")
         parts.append(f"<temperature>{_tag('gpu_temp', live.temperature_celsius, ' C')}</temperature>")

@@ -304,7 +304,7 @@ def report_lines(report: FileReport, name: str) -> Iterator[str]:
     if report.containers:
         found += f", {plural(report.containers, 'container')} with GPUs"
     if report.objects:
-        found += f", {plural(report.objects, 'object')} of operators"
+        found += f", {plural(report.objects, 'object')}"
     result = ", ".join(counts) or ("ok" if report.has_content else "nothing was checked")
     yield f"{name} ({kind}, {found}): {result}"
 

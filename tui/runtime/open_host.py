@@ -8,6 +8,7 @@ import re
 import shlex
 import sys
 from bisect import bisect_right
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from probes.host.component_history import ComponentHistory
     from probes.host.protocol import Host
     from probes.host.remote.connection import Connections
-    from probes.host.remote.remote_host import RemoteHost
+    from probes.host.remote.remote_host import QuestionLists, RemoteHost
     from probes.host.remote.transport import Target
     from probes.queries.finding import Finding
     from probes.recording.archive import Recording
@@ -185,16 +186,22 @@ def connect(target: Target) -> RemoteHost:
         raise NoSuchHost(f"cannot read {target.host}: {error}") from None
 
 
-def reach(target: Target, among: Connections | None = None) -> RemoteHost:
+def reach(
+    target: Target,
+    among: Connections | None = None,
+    read: Callable[[RemoteHost], object] | None = None,
+    lists: QuestionLists | None = None,
+) -> RemoteHost:
     """Return the same node; ConnectionFailed: it does not answer, in words that do not name it.
 
-    It ends with the connections that it is `among`.
+    It ends with the connections that it is `among`. `read`: what is asked, by default all; `lists`: as for
+    `read_ahead`.
     """
     from probes.host.remote.remote_host import RemoteHost
     from probes.live.job_examination import examine_with_jobs
 
     host = RemoteHost(target, among, float(current().configured("fleet.timeout").value))
-    host.read_ahead(examine_with_jobs)
+    host.read_ahead(examine_with_jobs if read is None else read, lists)
     return host
 
 

@@ -79,7 +79,7 @@ class FleetState(FilteredListState):
         key: dict[str, Callable[[WatchedNode], object]] = {
             "worst first": _badness,
             "by name": lambda node: node.name,
-            "by type": lambda node: type_name(node.summary.role) if node.summary is not None else "",
+            "by type": lambda node: type_name(node.summary) if node.summary is not None else "",
             "most differences first": lambda node: -len(self._differences.get(node.name, ())),
             "newest change first": lambda node: -(node.change.at if node.change is not None else 0.0),
         }

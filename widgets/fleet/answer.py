@@ -13,7 +13,8 @@ from probes.base.unknown import Unknown
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered
 from probes.fleet.fleet_watch import WatchedNode
 from probes.fleet.node_set import fold_nodes
-from probes.fleet.summary import FoundProblem, NodeSummary, Role
+from probes.fleet.racks import domains_of
+from probes.fleet.summary import FoundProblem, NodeSummary
 from probes.snapshot.verdict import State
 from widgets.base.columns import Column, ColumnWidths, cells_of, draw_columns
 from widgets.base.figures import ago, local_time
@@ -33,7 +34,7 @@ from widgets.base.lines import (
     wrapped,
 )
 from widgets.fleet.cables import draw_cable_faults
-from widgets.fleet.differences import draw_differences, draw_uncompared, label_of, role_name
+from widgets.fleet.differences import draw_differences, draw_racks, draw_uncompared, label_of, role_name
 from widgets.node import verdict as verdict_drawing
 
 _MOST_DEVICES = 3
@@ -48,6 +49,7 @@ def draw_answer(fleet: Fleet, width: int) -> list[Line]:
     for group in fleet.groups[:_MOST_GROUPS]:
         lines.extend(_group(group, width))
     lines.extend(_more_groups(fleet.groups[_MOST_GROUPS:], width))
+    lines += draw_racks(fleet, width)
     lines += draw_cable_faults(fleet, width)
     if len(fleet.summaries) > 1:
         lines.extend([(), *draw_differences(fleet, width)])
@@ -216,15 +218,15 @@ def differences_of(fleet: Fleet) -> dict[str, list[tuple[Difference, Kind]]]:
     return grouped((node, each) for each in own for node in each[1].nodes)
 
 
-def type_name(role: Role) -> str:
-    """Return "8 × NVIDIA H100 SXM5 80GB", or the machine if it has no GPU."""
-    gpus = " + ".join(f"{count} × {model}" for model, count in role.gpus)
-    return gpus or role_name(role)
+def type_name(node: NodeSummary) -> str:
+    """Return "8 × NVIDIA H100 SXM5 80GB", with the rack of an NVLink domain; or the machine without GPUs."""
+    gpus = " + ".join(f"{count} × {model}" for model, count in node.role.gpus)
+    return "".join((gpus or role_name(node.role), *(f", rack {each[:8]}" for each in domains_of(node))))
 
 
 def types_of(nodes: Sequence[WatchedNode]) -> set[str]:
     """Return the types of these nodes."""
-    return {type_name(node.summary.role) for node in nodes if node.summary is not None}
+    return {type_name(node.summary) for node in nodes if node.summary is not None}
 
 
 def draw_table(
@@ -256,7 +258,7 @@ def draw_table(
         return _short(label, _DIFFERENCE_CELLS - len(more), Tone.PLAIN, more)
 
     def kind(node: WatchedNode) -> Run:
-        return _short(type_name(node.summary.role), _TYPE_CELLS, Tone.DIM) if node.summary else Run("")
+        return _short(type_name(node.summary), _TYPE_CELLS, Tone.DIM) if node.summary else Run("")
 
     def age(node: WatchedNode) -> Run:
         never = "never" if node.silent_since is not None else ""

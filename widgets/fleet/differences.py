@@ -1,19 +1,22 @@
-"""In what nodes of one type differ from the rest: a line a fact, with the folded names of the nodes."""
+"""In what nodes of one type or of one rack differ from the rest: a line a fact, with the folded names."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from probes.base.evidence import Severity
 from probes.base.text import capitalized, join_limited, plural, printable
 from probes.base.unknown import Unknown
 from probes.fleet.compare import Change, Changes, Difference, Fleet, Kind
 from probes.fleet.node_set import fold_nodes
+from probes.fleet.racks import Rack, racks_of
 from probes.fleet.summary import Role
 from probes.fleet.traits import Fact, Place
 from probes.snapshot.verdict import State
 from widgets.base.figures import ago, local_time
-from widgets.base.lines import Line, Run, Tone, cut, paragraphs, section, width_of, wrapped
+from widgets.base.health import SEVERITY_MARKS
+from widgets.base.lines import Line, Run, Tone, behind, cut, paragraphs, section, width_of, wrapped
 from widgets.node import verdict as verdict_drawing
 
 _MOST_NAMED = 4  # devices or settings
@@ -116,6 +119,34 @@ def labels_of(facts: Sequence[Fact]) -> str:
     kinds = (f"{fact.place.value} " if fact.id.startswith("pcie-") else "" for fact in facts)
     labels = [f"{kind}{fact.label}" for kind, fact in zip(kinds, facts, strict=True)]
     return capitalized(", ".join(dict.fromkeys(labels)))
+
+
+def draw_racks(fleet: Fleet, width: int) -> list[Line]:
+    """Draw a line a rack, and in what its nodes differ; nothing where NVLink ends at the nodes."""
+    lines: list[Line] = []
+    for rack in racks_of(fleet):
+        lines += wrapped(_rack_line(rack), width, indent="  ", hanging="  ")
+        for difference in rack.differences:
+            slots = () if difference.fact.place is Place.NAME else difference.slots
+            odd = fold_nodes([node for kind in difference.others for node in kind.nodes])
+            where = f" on {odd}" if difference.rest else ""
+            meaning = rack.meaning_of(difference)
+            head = (Run("    "), SEVERITY_MARKS[Severity.WARNING if meaning else Severity.NOTE], Run(" "))
+            text = f"{label_of(difference.fact, slots)} differs{where}{meaning and f': {meaning}'}"
+            lines += behind(head, wrapped(text, width - width_of(head)))
+    return section("Racks", lines)
+
+
+def _rack_line(rack: Rack) -> str:
+    """Return "NVLink domain 51a01a7e: 17 of 18 nodes, 68 GPUs, clique 1, IMEX active: gpu[01-17]"."""
+    seen = len(rack.nodes)
+    of_all = "" if rack.expected_nodes in (None, seen) else f" of {rack.expected_nodes}"
+    count = f"{seen}{of_all} nodes" if of_all else plural(seen, "node")
+    parts = [count, plural(rack.gpus, "GPU")]
+    for label, counts in (("clique", rack.cliques), ("IMEX", rack.imex)):
+        shown = [f"{value} ({count})" if len(counts) > 1 else value for value, count in counts.items()]
+        parts += [f"{label} {' / '.join(shown)}"] if shown else []
+    return f"NVLink domain {rack.domain[:8] or 'unknown'}: {', '.join(parts)}: {fold_nodes(rack.nodes)}"
 
 
 _MOST_CHANGES = 3

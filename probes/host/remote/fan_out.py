@@ -19,9 +19,15 @@ from typing import Generic, TypeVar
 from probes.base.frozen import frozen
 from probes.base.text import printable
 from probes.host.remote import transport
-from probes.host.remote.collected_host import is_of_site
 from probes.host.remote.connection import INTERRUPT_SECONDS, Connection, Connections
-from probes.host.remote.remote_host import Answers, Missing, pack_questions, questions_of
+from probes.host.remote.remote_host import (
+    Answers,
+    Missing,
+    QuestionLists,
+    kind_of,
+    pack_questions,
+    questions_of,
+)
 from probes.host.remote.transport import REFUSED, SILENT, ConnectionFailed, Target
 
 # How many nodes can be connected at once: each connection has open files.
@@ -102,20 +108,14 @@ class FanOut(Generic[T]):
         self._most_node_bytes = min(_MOST_NODE_BYTES, max(_LEAST_NODE_BYTES, _MOST_BYTES // self._fan_out))
         self._connections = Connections()
         self._changed = threading.Condition()  # of what follows
-        self._is_stopped = False
         self._most_logins, self._logins = self._fan_out, 0  # at once
-        self._first: dict[
-            str, tuple[str, float]
-        ] = {}  # by kind: the node that is asked first, and until when
-        self._lists: dict[str, bytes] = {}  # by kind: the line of its questions
+        self._lists = QuestionLists(min(_FIRST_SECONDS, self._seconds / 4), self._changed)
         self._found: dict[str, T] = {}
         self._failures: dict[str, str] = {}
 
     def stop(self) -> None:
         """End the reading early, from any thread: the nodes that have not answered fail."""
-        with self._changed:
-            self._is_stopped = True
-            self._changed.notify_all()
+        self._lists.stop()
         self._connections.close()
 
     @property
@@ -159,11 +159,10 @@ class FanOut(Generic[T]):
                 failure = f"it did not answer within {self._seconds:g} s"
         with self._changed:
             if found is None:
-                self._failures[host] = _STOPPED if self._is_stopped else failure
+                self._failures[host] = _STOPPED if self._lists.is_stopped else failure
             else:
                 self._found[host] = self._keep(found)
-            self._first = {kind: first for kind, first in self._first.items() if first[0] != host}
-            self._changed.notify_all()
+            self._lists.end(host)
             self._on_progress(len(self._found) + len(self._failures), len(self._targets))
 
     def _connected(self, target: Target, deadline: _Deadline) -> Connection:
@@ -171,7 +170,7 @@ class FanOut(Generic[T]):
         pause = _RETRY_SECONDS
         while True:
             with deadline.put_off(), self._changed:
-                self._changed.wait_for(lambda: self._is_stopped or self._logins < self._most_logins)
+                self._changed.wait_for(lambda: self._lists.is_stopped or self._logins < self._most_logins)
                 self._logins += 1
                 most = self._most_logins
             try:
@@ -187,16 +186,15 @@ class FanOut(Generic[T]):
             with self._changed:
                 if self._most_logins == most:  # else another node that was refused has halved it
                     self._most_logins = max(min(_LEAST_LOGINS, most), most // 2)
-                self._changed.wait_for(lambda: self._is_stopped, pause)
+                self._changed.wait_for(lambda: self._lists.is_stopped, pause)
             pause *= 2
 
     def _asked(self, connection: Connection, deadline: _Deadline) -> T:
         """Return what was concluded of a node."""
-        kind = printable(str(connection.greeting.get("kind")), 400) or "?"
-        host = connection.target.host
+        kind, host = kind_of(connection.greeting), connection.target.host
         answers = Answers(host, connection.greeting.get("is_root") is True)
         with deadline.put_off():
-            line = self._first_questions(kind, host)
+            line = self._lists.first(kind, host)
         count = 0
         for _ in range(transport.ROUNDS):
             count += len(questions_of(line))
@@ -211,25 +209,9 @@ class FanOut(Generic[T]):
                 why = printable(str(error), 200)
                 raise ConnectionFailed(f"its answers could not be judged: {why}") from None
             if not isinstance(found, Missing):
-                with self._changed:
-                    if kind not in self._lists:  # that of a long command was asked several times
-                        asked = dict.fromkeys(chain.from_iterable(map(questions_of, answers.asked)))
-                        self._lists[kind] = pack_questions([each for each in asked if not is_of_site(each)])
+                self._lists.add(kind, chain.from_iterable(map(questions_of, answers.asked)))
                 return found
             if found.failure:
                 raise ConnectionFailed(found.failure)
             line = pack_questions(found.questions)
         raise ConnectionFailed("its answers change with every question")
-
-    def _first_questions(self, kind: str, host: str) -> bytes:
-        """Return the questions of a kind, once another node has shown them; none if this one goes first."""
-        patience = min(_FIRST_SECONDS, self._seconds / 4)
-        with self._changed:
-            while kind not in self._lists and not self._is_stopped:
-                now = time.monotonic()
-                first, late_at = self._first.get(kind, (host, now))
-                if first == host or late_at <= now:
-                    self._first[kind] = host, now + patience
-                    break
-                self._changed.wait(late_at - now)
-            return self._lists.get(kind) or pack_questions([])

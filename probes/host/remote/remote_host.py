@@ -11,15 +11,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NoReturn, TypeVar
 
+from probes.base.text import printable
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.host.probe_thread import AnsweredHost, is_logging, log_source, note
-from probes.host.protocol import Host
 from probes.host.remote import transport
 from probes.host.remote.collected_host import (
     NOT_ASKED_YET,
@@ -77,13 +77,18 @@ class RemoteHost(CollectedHost):
         self._exchange([])
         self._spent, self._until = time.monotonic() - began, float("inf")
 
-    def read_ahead(self, read: Callable[[Host], object]) -> None:
+    def read_ahead(self, read: Callable[[RemoteHost], object], lists: QuestionLists | None = None) -> None:
         """Let `read` ask its questions until all of them have answers, which the next reading gets.
 
+        `lists`: of other nodes that are read like this one, whose questions are asked first.
         ConnectionFailed: the node does not answer, takes too long, or answers more than a node has.
         """
+        kind = kind_of(self._connected().greeting)
+        first = () if lists is None else questions_of(lists.first(kind, self.target.host))
         self._until, self._spent = time.monotonic() + self._seconds - self._spent, 0.0
-        asked = 0
+        asked = len(first)
+        if first:
+            self._exchange(first, waits=True)
         for _ in range(transport.ROUNDS):
             with self._lock:
                 self._missing = {}
@@ -101,9 +106,11 @@ class RemoteHost(CollectedHost):
                 break
             self._exchange(missing, waits=True)
         self._until = float("inf")
+        if lists is not None:
+            lists.add(kind, self._fresh)
         with self._lock:
-            # What is too old by now on a slow node is asked again in one round.
-            self._asked.update(dict.fromkeys(self._fresh, time.monotonic()))
+            # What is too old by now on a slow node is asked again in one round; not with what is read later.
+            self._asked.update(dict.fromkeys(self._fresh, time.monotonic() - 2 * _READING_SECONDS))
 
     def forget(self) -> None:
         """Ask for everything again, because the node was changed."""
@@ -167,7 +174,7 @@ class RemoteHost(CollectedHost):
         found = self._fresh.get(question)  # none after `forget`
         return found is not None and found.at >= than
 
-    def _exchange(self, questions: list[Question], waits: bool = False) -> None:
+    def _exchange(self, questions: Sequence[Question], waits: bool = False) -> None:
         """Ask the node; ConnectionFailed: it does not answer, or has not for some seconds.
 
         `waits`: what takes long there will be asked again.
@@ -237,7 +244,11 @@ class RemoteHost(CollectedHost):
         raise ConnectionFailed(why)
 
     def _log(
-        self, name: str, began: float, questions: list[Question] | None = None, answer: Unknown | None = None
+        self,
+        name: str,
+        began: float,
+        questions: Sequence[Question] | None = None,
+        answer: Unknown | None = None,
     ) -> None:
         if is_logging():
             asked = (
@@ -287,10 +298,60 @@ def pack_questions(questions: Sequence[Any]) -> bytes:
     return transport.pack({"ask": questions})
 
 
+def kind_of(greeting: Mapping[str, Any]) -> str:
+    """Return the kind of a node by its greeting: nodes of a kind are asked the same questions."""
+    return printable(str(greeting.get("kind")), 400) or "?"
+
+
 @lru_cache(32)
 def questions_of(line: bytes) -> tuple[Question, ...]:
     """Return the questions of a line; nodes of a kind get the same one."""
     return tuple(map(tuple, transport.unpack_own(line)["ask"]))
+
+
+class QuestionLists:
+    """What nodes of a kind are asked: one goes first, and the others, each in its thread, get its list."""
+
+    def __init__(self, seconds: float, changed: threading.Condition | None = None) -> None:
+        """`seconds`: then the next node of a kind goes first."""
+        self.is_stopped = False
+        self._seconds = seconds
+        self._changed = changed or threading.Condition()  # of what follows
+        self._lists: dict[str, bytes] = {}
+        self._first: dict[str, tuple[str, float]] = {}  # the node that is asked first, and until when
+
+    def first(self, kind: str, host: str) -> bytes:
+        """Return the line of questions of a kind, once another node has shown them; none if it is first."""
+        with self._changed:
+            while kind not in self._lists and not self.is_stopped:
+                now = time.monotonic()
+                first, late_at = self._first.get(kind, (host, now))
+                if first == host or late_at <= now:
+                    self._first[kind] = host, now + self._seconds
+                    break
+                self._changed.wait(late_at - now)
+            return self._lists.get(kind) or pack_questions([])
+
+    def add(self, kind: str, asked: Iterable[Question]) -> None:
+        """Keep what a node was asked, for the others of its kind."""
+        with self._changed:
+            if kind not in self._lists:  # that of a long command was asked several times
+                self._lists[kind] = pack_questions(
+                    [each for each in dict.fromkeys(asked) if not is_of_site(each)]
+                )
+                self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End all waiting, now and later."""
+        with self._changed:
+            self.is_stopped = True
+            self._changed.notify_all()
+
+    def end(self, host: str) -> None:
+        """Let the next node of its kind go first if this one has shown no questions."""
+        with self._changed:
+            self._first = {kind: first for kind, first in self._first.items() if first[0] != host}
+            self._changed.notify_all()
 
 
 class BatchHost(CollectedHost, AnsweredHost):

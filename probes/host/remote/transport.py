@@ -198,7 +198,7 @@ class _Plain(ast.NodeTransformer):
 
 def pack(message: dict[str, Any]) -> bytes:
     """Return a message as a line."""
-    return base64.b64encode(zlib.compress(json.dumps(message).encode())) + b"\n"
+    return base64.b64encode(zlib.compress(json.dumps(message).encode(), 1)) + b"\n"
 
 
 def unpack(line: bytes) -> tuple[dict[str, Any], int]:

@@ -80,7 +80,7 @@ class FileReport:
     dynamic: int  # variables whose values are known only when the job runs
     not_compared: str  # why names of NICs and distances were not compared with this node
     containers: int = 0  # with GPUs, whose devices were checked
-    objects: int = 0  # of operators, which were checked
+    objects: int = 0  # of operators, and claims of devices, which were checked
 
     def number_of(self, severity: Severity) -> int:
         """Return how many problems have this severity."""

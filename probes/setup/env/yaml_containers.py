@@ -61,17 +61,26 @@ def locks_by_capability(names: Iterable[str]) -> bool:
     return bool(_LOCKS & {name.upper() for name in names})
 
 
+def requests_of(claim: YamlMap) -> YamlMap:
+    """Return the requests and constraints of a ResourceClaim, or of a template of one."""
+    spec = map_at(claim, "spec")
+    inner = map_at(spec, "spec")
+    return map_at(inner if inner.items else spec, "devices")
+
+
+def options_of(request: YamlMap) -> list[YamlMap]:
+    """Return where a request may name its device class, by version of the API."""
+    return [map_at(request, "exactly"), request, *maps_at(request, "firstAvailable")]
+
+
 def classes_of_claims(mappings: Iterable[YamlMap]) -> dict[str, list[tuple[str, int | None]]]:
     """Return the device classes, with the number of devices, of every ResourceClaim and its template."""
     found: dict[str, list[tuple[str, int | None]]] = {}
     for mapping in mappings:
         if text_at(mapping, "kind") not in ("ResourceClaim", "ResourceClaimTemplate"):
             continue
-        spec = map_at(mapping, "spec")
-        inner = map_at(spec, "spec")
-        for request in maps_at(map_at(inner if inner.items else spec, "devices"), "requests"):
-            options = [map_at(request, "exactly"), request, *maps_at(request, "firstAvailable")]
-            for option in options:
+        for request in maps_at(requests_of(mapping), "requests"):
+            for option in options_of(request):
                 if name := text_at(option, "deviceClassName"):
                     count = value_at(option, "count")
                     number = 1 if count is None else count_of(count)

@@ -11,6 +11,7 @@ from tui.commands.fleet.nodes import PARTS, add_node_set_options, demo_fleet, na
 from tui.runtime.open_host import chosen_origin
 
 _DEMO_NODES = 4  # of a job on simulated nodes
+_PATIENCE_SECONDS = 3.0  # with nodes that are not reached yet; they may still join
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,8 +48,10 @@ def run(options: argparse.Namespace, out: TextIO) -> int:
 
         hosts = demo_hosts(chosen_origin(options).label, _DEMO_NODES, options.seed)
         return int(command.run(options, hosts, {}, out))
-    with opened_nodes(options) as (reached, unanswered):
-        return int(command.run(options, reached, unanswered, out))
+    read = command.Begun() if options.part == "live" else None
+    with opened_nodes(options, read, _PATIENCE_SECONDS) as (reached, unanswered):
+        more = {} if read is None else {"begun": read}
+        return int(command.run(options, reached, unanswered, out, **more))
 
 
 def _bench(options: argparse.Namespace, out: TextIO) -> int:

@@ -12,7 +12,7 @@ from probes.base.text import plural
 from probes.base.unknown import Unknown
 from probes.fleet.hang import diagnose_nodes
 from probes.fleet.job import key_of
-from probes.host.probe_thread import start_probe
+from probes.host.probe_thread import RunningProbe, start_probe
 from probes.host.protocol import Host
 from probes.live.hang.diagnosis import Diagnosis, HangFacts
 from probes.live.ras.targets import no_job
@@ -27,6 +27,7 @@ from widgets.nccl.hang import draw_hang
 
 EXIT_UNKNOWN = 3
 _FIRST_READING_SECONDS = 60.0  # the first sample reads the whole node
+_ROUND_SECONDS = 0.5  # between two looks for nodes that were reached late
 _NO_RAS = "not queried on many nodes; run gdrtop ras on one of them"
 
 
@@ -43,16 +44,23 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Print why the job hangs, and return the exit status; `unanswered`: nodes not reached, and why."""
+    """Print why the job hangs, and return the exit status.
+
+    `unanswered`: nodes not reached, and why. Other threads may move nodes from here to `hosts`.
+    """
     asked = HangOptions(job=options.job, seconds=options.seconds)
-    searches = {
-        name: HangSearch(host, asked, _NO_RAS, clock=clock, wait=wait) for name, host in hosts.items()
-    }
+    searches: dict[str, HangSearch] = {}
+    before = dict(unanswered)
+
+    def begin(name: str) -> RunningProbe[tuple[Diagnosis, ...]]:
+        searches[name] = HangSearch(hosts[name], asked, _NO_RAS, clock=clock, wait=wait)
+        return start_probe(hosts[name], "hang", searches[name].run)
+
     try:
-        found, failed = _read_all(hosts, searches, options.seconds + _FIRST_READING_SECONDS)
+        found, failed = _read_all(hosts, begin, options.seconds + _FIRST_READING_SECONDS)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    missing = {**unanswered, **failed}
+    missing = {name: unanswered.get(name, why) for name, why in before.items() if name not in found} | failed
     facts = _of_largest_job(found)
     diagnosis = diagnose_nodes(facts, missing) if facts else None
     status = EXIT_UNKNOWN if diagnosis is None else diagnosis.exit_status
@@ -76,21 +84,28 @@ def run(
 
 
 def _read_all(
-    hosts: Mapping[str, Host], searches: Mapping[str, HangSearch], seconds: float
+    hosts: Mapping[str, Host], begin: Callable[[str], RunningProbe[tuple[Diagnosis, ...]]], seconds: float
 ) -> tuple[dict[str, tuple[Diagnosis, ...]], dict[str, str]]:
     """Watch all nodes at once; return what was found on each, and why nothing was on others."""
-    probes = {name: start_probe(hosts[name], "hang", search.run) for name, search in searches.items()}
     until = time.monotonic() + seconds
+    probes: dict[str, RunningProbe[tuple[Diagnosis, ...]]] = {}
     found: dict[str, tuple[Diagnosis, ...]] = {}
     failed: dict[str, str] = {}
-    for name, probe in probes.items():
-        if not probe.wait(until - time.monotonic()):
-            failed[name] = f"no answer after {seconds:.0f} s"
-        elif isinstance(answer := probe.answer(0.0), Unknown):
-            failed[name] = answer.detail or answer.reason.value
-        else:
-            found[name] = answer
-    return found, failed
+    while True:
+        probes |= {name: begin(name) for name in list(hosts) if name not in probes}
+        left = {name: probe for name, probe in probes.items() if name not in found and name not in failed}
+        if not left:
+            return found, failed
+        next(iter(left.values())).wait(min(_ROUND_SECONDS, until - time.monotonic()))
+        for name, probe in left.items():
+            if probe.wait(0.0):
+                answer = probe.answer(0.0)
+                if isinstance(answer, Unknown):
+                    failed[name] = answer.detail or answer.reason.value
+                else:
+                    found[name] = answer
+            elif time.monotonic() >= until:
+                failed[name] = f"no answer after {seconds:.0f} s"
 
 
 def _of_largest_job(found: Mapping[str, Sequence[Diagnosis]]) -> dict[str, HangFacts]:

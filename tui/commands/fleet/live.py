@@ -12,7 +12,7 @@ from probes.base.origin import Origin
 from probes.base.unknown import Maybe, Unknown, known
 from probes.fleet.job import JobWatch
 from probes.fleet.job_model import Difference, FleetJob, FleetRank, Silence
-from probes.fleet.sampler import FleetSampler
+from probes.fleet.sampler import Begun, FleetSampler
 from probes.host.protocol import Host
 from probes.live.model.sample import GDR_WORDS, PathWord
 from tui.command_line.arguments import UsageError, add_arguments, add_job_option, duration
@@ -108,11 +108,13 @@ def run(
     clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], object] = time.sleep,
     wall: Callable[[], float] = time.time,
+    begun: Begun | None = None,
 ) -> int:
     """Print the job that runs on these nodes, and return the exit status.
 
     `hosts`: by the name of the node; each is asked from a thread of its own, one question at a time.
-    `unanswered`: nodes that could not be reached, and why.
+    `unanswered`: nodes that could not be reached, and why. Other threads may move nodes from here to `hosts`.
+    `begun`: what has read nodes when they were reached.
     """
     if options.follow and options.seconds is not None:
         raise UsageError("--follow and --seconds cannot be used together")
@@ -128,8 +130,9 @@ def run(
         out.flush()
 
     origin = common_origin([host.origin for host in hosts.values()])
+    sampler = FleetSampler(hosts, clock, wall, begun)
     try:
-        for latest in _rounds(options.job, seconds, hosts, unanswered, clock, wait, wall):
+        for latest in _rounds(options.job, seconds, sampler, hosts, unanswered, clock, wait):
             if options.json:
                 write_json_line(job_json(latest, origin, wall()), out)
             elif options.follow and (state := _state(latest)) != printed:
@@ -151,22 +154,22 @@ def run(
 def _rounds(
     wanted: str,
     seconds: int | None,
+    sampler: FleetSampler,
     hosts: Mapping[str, Host],
     unanswered: Mapping[str, str],
     clock: Callable[[], float],
     wait: Callable[[float], object],
-    wall: Callable[[], float],
 ) -> Iterator[FleetJob]:
     """Yield the job once a second; the first time when all nodes have answered, or after ten seconds."""
-    sampler, watch = FleetSampler(hosts, clock, wall), JobWatch(wanted)
+    watch = JobWatch(wanted)
     answered: set[str] = set()
     count = 0
     while seconds is None or count < seconds:
         began = clock()
         seen, late = sampler.read(_WAIT_SECONDS if count else _FIRST_WAIT_SECONDS)
         answered |= seen.keys()
-        slow = {name: "still reading the node" for name in hosts if name not in answered}
-        yield watch.add(clock(), seen, {**slow, **late, **unanswered})
+        slow = {name: "still reading the node" for name in dict(hosts) if name not in answered}
+        yield watch.add(clock(), seen, {**slow, **late, **dict(unanswered)})
         count += 1
         if not hosts:
             return

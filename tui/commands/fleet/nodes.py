@@ -6,7 +6,8 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from configparser import ConfigParser
 from configparser import Error as ConfigParserError
@@ -25,12 +26,12 @@ from tui.files.xdg import group_files
 from tui.runtime.open_host import reach, target_of
 
 if TYPE_CHECKING:
-    from probes.host.remote.connection import Connections
     from probes.host.remote.remote_host import RemoteHost
     from probes.host.remote.transport import Target
 
 MOST_OPEN = 256  # nodes that are watched at once
 _AT_ONCE = 32  # connections that are being opened
+_FIRST_SECONDS = 5.0  # then the next node of a kind is asked first
 _FILES_A_NODE = 8  # two connections, each with three pipes and what waits for them
 PARTS = {
     "check": "judge the nodes, and show which differ from the rest",
@@ -161,16 +162,24 @@ def demo_fleet(text: str) -> dict[str, str]:
 
 
 @contextmanager
-def opened_nodes(options: argparse.Namespace) -> Iterator[tuple[dict[str, RemoteHost], dict[str, str]]]:
+def opened_nodes(
+    options: argparse.Namespace,
+    read: Callable[[RemoteHost], object] | None = None,
+    patience: float = float("inf"),
+) -> Iterator[tuple[dict[str, RemoteHost], dict[str, str]]]:
     """Connect to the nodes that the options name; give them, and why others could not be reached.
 
+    `read`: what each is asked, by default all. When no further node has been reached for so many seconds
+    of `patience`, the others are late: they move from the second dictionary to the first one when they are.
     In the end, also after Ctrl-C while nodes are still being reached, all connections end together.
     """
     names = named_nodes(options)
     if len(names) > MOST_OPEN:
         raise UsageError(f"{len(names)} nodes are named; gdrtop watches at most {MOST_OPEN} at once")
-    from probes.host.remote.connection import Connections
+    from probes.host.remote.connection import INTERRUPT_SECONDS, Connections
     from probes.host.remote.fan_out import allow_nodes
+    from probes.host.remote.remote_host import QuestionLists
+    from probes.host.remote.transport import ConnectionFailed
 
     allowed = allow_nodes(len(names), _FILES_A_NODE)
     if allowed < len(names):
@@ -178,36 +187,33 @@ def opened_nodes(options: argparse.Namespace) -> Iterator[tuple[dict[str, Remote
             f"{len(names)} nodes are named, and this process may open files for {allowed};"
             " raise the limit of open files (ulimit -n)"
         )
-    connections = Connections()
+    connections, lists = Connections(), QuestionLists(_FIRST_SECONDS)
+    hosts: dict[str, RemoteHost] = {}
+    unanswered = dict.fromkeys(names, "still connecting")
+
+    def open_node(target: Target) -> None:
+        try:
+            hosts[target.host] = reach(target, connections, read, lists)
+            del unanswered[target.host]
+        except ConnectionFailed as error:
+            unanswered[target.host] = str(error)
+        finally:
+            lists.end(target.host)
+
+    threads = ThreadPoolExecutor(min(_AT_ONCE, len(names)), "fleet")
     try:
-        found = _reach_all(targets(options, names), connections)
-        yield (
-            {name: host for name in names if not isinstance(host := found[name], str)},
-            {name: why for name in names if isinstance(why := found[name], str)},
-        )
+        reading = [threads.submit(open_node, target) for target in targets(options, names)]
+        count, until = 0, float("inf")
+        while wait(reading, INTERRUPT_SECONDS).not_done and time.monotonic() < until:
+            if count != len(hosts):
+                count, until = len(hosts), time.monotonic() + patience
+        for each in reading:
+            if each.done():
+                each.result()
+        for name in [name for name in names if name in hosts]:  # whichever was reached first
+            hosts[name] = hosts.pop(name)
+        yield hosts, unanswered
     finally:
         connections.close()
-
-
-def _reach_all(targets: Sequence[Target], connections: Connections) -> dict[str, RemoteHost | str]:
-    """Connect to nodes, some at once; return why a node could not be reached instead of it.
-
-    Ctrl-C does not wait for the threads: they end with the connections.
-    """
-    from probes.host.remote.connection import INTERRUPT_SECONDS
-    from probes.host.remote.transport import ConnectionFailed
-
-    def reached(target: Target) -> RemoteHost | str:
-        try:
-            return reach(target, connections)
-        except ConnectionFailed as error:
-            return str(error)
-
-    threads = ThreadPoolExecutor(min(_AT_ONCE, len(targets)), "fleet")
-    try:
-        reading = {target.host: threads.submit(reached, target) for target in targets}
-        while wait(reading.values(), INTERRUPT_SECONDS).not_done:
-            pass
-        return {name: each.result() for name, each in reading.items()}
-    finally:
+        lists.stop()
         threads.shutdown(wait=False, cancel_futures=True)

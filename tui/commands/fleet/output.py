@@ -12,6 +12,7 @@ from probes.base.text import plural
 from probes.base.unknown import Maybe, Reason, Unknown
 from probes.fleet.compare import Difference, Fleet, Group, Kind, Unanswered, Uncompared
 from probes.fleet.node_set import fold_nodes
+from probes.fleet.racks import Rack, racks_of
 from probes.fleet.rails import CableFault
 from probes.fleet.summary import to_json
 from tui.commands.consumers.fleet_node import SUMMARY
@@ -36,6 +37,9 @@ _UNCOMPARED = Annotated[Uncompared, Changed(facts=tuple[str, ...])]
 _CABLE_FAULT = Annotated[CableFault, Changed(text=str)]
 
 
+_RACK = Annotated[Rack, Changed(node_set=str, differences=tuple[_DIFFERENCE, ...])]
+
+
 class FleetDocument(TypedDict):
     """`gdrtop diff --json`."""
 
@@ -45,6 +49,7 @@ class FleetDocument(TypedDict):
     groups: tuple[_GROUP, ...]  # the worst first
     differences: tuple[_DIFFERENCE, ...]  # what decides the path first
     uncompared: tuple[_UNCOMPARED, ...]
+    racks: tuple[_RACK, ...]  # with an NVLink domain of several nodes, the largest first
     cable_faults: tuple[_CABLE_FAULT, ...]  # cables that do not end where those of equal nodes end
     unanswered: tuple[Unanswered, ...]
     nodes: tuple[SUMMARY, ...]
@@ -79,6 +84,15 @@ def fleet_document(fleet: Fleet, status: int, origin: Origin) -> dict[str, Any]:
         "uncompared": [
             object_from(each, _UNCOMPARED, facts=[fact.id for fact in each.facts])
             for each in fleet.uncompared
+        ],
+        "racks": [
+            object_from(
+                rack,
+                _RACK,
+                node_set=fold_nodes(rack.nodes),
+                differences=list(map(_difference_json, rack.differences)),
+            )
+            for rack in racks_of(fleet)
         ],
         "cable_faults": [
             object_from(fault, _CABLE_FAULT, text=fault_words(fault)) for fault in fleet.cable_faults

@@ -12,7 +12,7 @@ from probes.host.protocol import Host
 from probes.host.remote import remote_host, transport
 from probes.host.remote.collector import UNFINISHED
 from probes.host.remote.nvidia_smi import QUERY
-from probes.host.remote.remote_host import RemoteHost
+from probes.host.remote.remote_host import QuestionLists, RemoteHost
 from probes.host.remote.transport import ConnectionFailed, Target
 from probes.live.job_examination import examine_with_jobs
 from probes.live.live_sampler import LiveSampler
@@ -87,6 +87,29 @@ def test_round_trips_are_sources_and_a_lost_connection_is_why_one_failed(node: C
 def test_a_whole_examination_takes_few_round_trips(node: Connected) -> None:
     assert node.rounds(lambda: node.host.read_ahead(examine_with_jobs)) <= 8
     assert node.rounds(lambda: examine_with_jobs(node.host)) == 0
+
+
+def test_a_node_of_the_same_kind_is_asked_what_another_one_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    lists = QuestionLists(60.0)
+    first, second = Connected(monkeypatch), Connected(monkeypatch, "hgx-h100+acs-on")
+    monkeypatch.setattr(remote_host, "Connection", first._connect)
+    assert first.rounds(lambda: first.host.read_ahead(probe_node, lists)) > 2
+    assert second.rounds(lambda: second.host.read_ahead(probe_node, lists)) == 1
+    assert second.rounds(lambda: probe_node(second.host)) == 0
+
+
+def test_a_node_that_fails_or_hangs_lets_the_next_one_of_its_kind_go_first() -> None:
+    lists = QuestionLists(60.0)
+    nothing = lists.first("a", "gpu1")
+    lists.end("gpu1")
+    assert lists.first("a", "gpu2") == nothing
+    assert lists.first("b", "gpu3") == nothing
+    lists.add("a", [("file", "/proc/version")])
+    assert lists.first("a", "gpu4") != nothing
+    impatient = QuestionLists(0.0)
+    assert impatient.first("a", "gpu1") == impatient.first("a", "gpu2") == nothing
+    lists.stop()
+    assert lists.first("b", "gpu5") == nothing
 
 
 @pytest.mark.slow

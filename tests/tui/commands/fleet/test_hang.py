@@ -74,6 +74,21 @@ def test_no_such_job_is_status_3(monkeypatch: pytest.MonkeyPatch) -> None:
     assert valid("hang", json_text)["unanswered"] == {"gpu001": "no answer after 0 s"}
 
 
+def test_a_node_that_is_reached_late_is_watched_too() -> None:
+    watched = Watched()
+    late = watched.hosts.pop("gpu002")
+    wait = watched.wait
+
+    def reach(seconds: float) -> None:
+        wait(seconds)
+        watched.hosts["gpu002"] = late
+
+    watched.wait = reach  # type: ignore[method-assign]
+    status, text = watched.run(gpu002="still connecting")
+    assert (status, "still connecting" in text) == (2, False)
+    assert "16 ranks on 2 nodes" in text
+
+
 def test_a_node_on_which_a_probe_fails_leaves_the_others_their_answer() -> None:
     """The search itself fails there, not one of its probes."""
     watched = Watched()

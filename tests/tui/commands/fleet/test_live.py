@@ -3,11 +3,14 @@
 import argparse
 import io
 import json
+import shlex
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
+from probes.fleet.sampler import Begun
 from probes.host.protocol import Host
 from probes.simulation.host import job_nodes
 from tests.support.documents import valid
@@ -15,6 +18,7 @@ from tests.support.fleet_samples import HungHost
 from tui.cli import main
 from tui.command_line.arguments import UsageError
 from tui.commands.fleet import live
+from tui.commands.fleet.nodes import opened_nodes
 from tui.launch import EXIT_INTERRUPTED
 
 NO_NODES: dict[str, str] = {}
@@ -118,6 +122,37 @@ def live_without_hosts() -> tuple[int, str]:
     watched = Watched(1)
     watched.hosts = {}
     return watched.run(unanswered={"gpu001": "no answer"})
+
+
+def test_a_node_that_is_reached_late_joins() -> None:
+    watched = Watched(2)
+    late = watched.hosts.pop("gpu002")
+    unanswered = {"gpu002": "still connecting"}
+    wait = watched.wait
+
+    def reach(seconds: float) -> None:
+        wait(seconds)
+        watched.hosts["gpu002"] = late
+        unanswered.clear()
+
+    watched.wait = reach  # type: ignore[method-assign]
+    _, text = watched.run("--seconds", "4", "--json", unanswered=unanswered)
+    first, *_, last = map(json.loads, text.splitlines())
+    assert (len(first["ranks"]), first["unanswered"]) == (8, {"gpu002": "still connecting"})
+    assert (len(last["ranks"]), last["unanswered"]) == (16, {})
+
+
+def test_a_node_that_hangs_while_it_is_reached_delays_no_other_one() -> None:
+    over = shlex.join([sys.executable, "-m", "tests.support.stand_in", "hung=silent", "{host}"])
+    asked = argparse.Namespace(
+        node_set="gpu1,hung", nodes="", hosts="", slurm="", over=over, sudo=False, demo=None
+    )
+    begun = Begun()
+    with opened_nodes(asked, begun, patience=0.0) as (reached, unanswered):
+        assert (list(reached), unanswered) == (["gpu1"], {"hung": "still connecting"})
+        rounds = reached["gpu1"].connection.rounds  # type: ignore[union-attr]
+        assert len(begun["gpu1"].sample().sample.jobs) > 0
+        assert reached["gpu1"].connection.rounds <= rounds + 1  # type: ignore[union-attr]
 
 
 def test_another_job_is_not_found() -> None:
