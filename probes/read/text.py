@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from probes.base.text import printable
-from probes.messages.catalogue import catalogue, explain, shape_of
+from probes.messages.catalogue import catalogue, explain, find_failure, shape_of
 from probes.messages.form import MOST_CHARACTERS
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
@@ -42,6 +42,10 @@ _GB10 = "GB10"
 _FAILS = re.compile(
     r"\b(?:fail\w*|errors?|cannot|can't|unable|could not|refused|denied|timed out)\b", re.IGNORECASE
 )
+_ANOTHER = "The line does not say why. The errors above may be the reason."
+_MAY_FAIL = re.compile(
+    rf"{_FAILS.pattern}|_ERR|exceeded|flush|lost|fallen|missing|invalid|not? |unreachable", re.IGNORECASE
+)
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _SERIOUS = _ORDER[:2]
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
@@ -57,6 +61,7 @@ class _Seen:
     text: str
     place: Place
     unclear: int  # the last line before it that failed at something, and that no message explains
+    is_guess: bool  # the line only names what failed
     count: int = 1
 
 
@@ -211,8 +216,14 @@ class TextReader:
     ) -> frozenset[str] | None:
         """Explain a line; return its kinds, or None if the next one like it may say something else."""
         found = self._catalogue.find(line, words) if words else None
+        is_guess = False
+        if found is None and _MAY_FAIL.search(line, 0, _MOST_OF_A_TEXT):
+            found = find_failure(line)
+            is_guess = found is not None and (
+                found.message.is_general or not any(map(found.values.get, found.message.codes))
+            )
         if found is not None:
-            self._message(found, line)
+            self._message(found, line, is_guess)
         if is_section:
             return None
         kinds = {LOGS[word] for word in words & LOGS.keys()}
@@ -247,7 +258,7 @@ class TextReader:
             self._shapes.clear()
             self._plain.clear()
 
-    def _message(self, found: Found, line: str) -> None:
+    def _message(self, found: Found, line: str, is_guess: bool) -> None:
         key = (found.message.id, *sorted(found.values.items()))
         seen = self._seen.get(key)
         if seen is not None:
@@ -255,7 +266,7 @@ class TextReader:
         elif len(self._seen) < _MOST_STATEMENTS:
             place = Place(self._name, self._lines.number)
             text = printable(line.strip(), _MOST_OF_A_TEXT)
-            self._seen[key] = _Seen(found, text, place, self._unclear)
+            self._seen[key] = _Seen(found, text, place, self._unclear, is_guess)
 
     def _end_block(self) -> None:
         self._specifications.end(self._block)
@@ -306,7 +317,7 @@ class TextReader:
         facts = self._log.facts()
         log = facts if facts.nccl_lines else None
         verdict = None if log is None else verdict_of(log)
-        statements = [*self._problems(facts), *self._explained(facts)]
+        statements = [*self._problems(facts), *self._explained(facts, False)]
         tables_read: list[Parsed] = []
         nodes: dict[tuple[str, str], list[tuple[int, Parsed]]] = {}
         kinds = {kind.name: kind for kind in KINDS}
@@ -330,6 +341,7 @@ class TextReader:
             if (no_path := without_path(of_node)) is not None:
                 statements.append(no_path)
         statements = self._with_findings(statements, found)
+        statements += self._guessed(facts, any(row.weight in _SERIOUS for row in statements))
         tables_shown = [parsed.shows for parsed in tables_read]
         unread = dict(self._unread)
         from_blocks = 0
@@ -349,7 +361,7 @@ class TextReader:
                 if count
             ),
             proven=_proven(facts, verdict, statements),
-            statements=tuple(self._with_causes(_distinct(statements))),
+            statements=tuple(_with_first(self._with_causes(_distinct(statements)))),
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
             unread_lines=tuple(unread.values()),
@@ -385,7 +397,14 @@ class TextReader:
             others.append(row)
         return [*others, *findings]
 
-    def _explained(self, facts: LogFacts) -> list[Statement]:
+    def _guessed(self, facts: LogFacts, is_known: bool) -> list[Statement]:
+        """Return what lines say that only name what failed: the cause is elsewhere if another one `is_known`."""
+        guesses = self._explained(facts, True)
+        if not is_known:
+            return guesses
+        return [replace(row, weight=Weight.FOLLOWS, cause=_ANOTHER, fix="") for row in guesses]
+
+    def _explained(self, facts: LogFacts, is_guess: bool) -> list[Statement]:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
         said = context_of(facts.versions, facts.settings, facts.nics, beside)
         node = frozenset() if self._node is None else words_about(self._node)
@@ -394,7 +413,7 @@ class TextReader:
         of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
         statements = []
-        for seen in self._seen.values():
+        for seen in (seen for seen in self._seen.values() if seen.is_guess is is_guess):
             context = of_nccl if seen.found.message.program == "NCCL" else of_others
             meaning = explain(seen.found, context)
             statements.append(replace(statement_of(meaning, seen.text, seen.place), count=seen.count))
@@ -449,6 +468,19 @@ def _with_cause(row: Statement, causes: list[Statement], unclear: int) -> Statem
         return row
     text = f"Line {row.place.line - distance} says why: {near[distance].title.rstrip('.')}."
     return replace(row, cause=text, fix="" if _BEFORE.search(row.fix) else row.fix)
+
+
+def _with_first(statements: list[Statement]) -> list[Statement]:
+    """Note the first consequence where a text has only those: something failed, whatever it was."""
+    if any(row.weight in (*_SERIOUS, Weight.NOTE) for row in statements):
+        return statements
+    follows = [row for row in statements if row.weight is Weight.FOLLOWS and row.place is not None]
+    if not follows:
+        return statements
+    first = follows[0]
+    cause = f"{first.cause} The first error itself is not in this text.".lstrip()
+    rest = [row for row in statements if row is not first]
+    return [replace(first, weight=Weight.NOTE, cause=cause), *rest]
 
 
 def _shown(sentences: Iterable[str]) -> tuple[str, ...]:
