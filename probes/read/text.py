@@ -44,7 +44,8 @@ _FAILS = re.compile(
 )
 _ANOTHER = "The line does not say why. The errors above may be the reason."
 _MAY_FAIL = re.compile(
-    rf"{_FAILS.pattern}|_ERR|exceeded|flush|lost|fallen|missing|invalid|not? |unreachable", re.IGNORECASE
+    rf"{_FAILS.pattern}|err|exceeded|flush|lost|fallen|missing|invalid|not? |unreachable|reset by",
+    re.IGNORECASE,
 )
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _SERIOUS = _ORDER[:2]
@@ -398,7 +399,7 @@ class TextReader:
         return [*others, *findings]
 
     def _guessed(self, facts: LogFacts, is_known: bool) -> list[Statement]:
-        """Return what lines say that only name what failed: the cause is elsewhere if another one `is_known`."""
+        """Return what lines say that only name what failed: without a cause if another one `is_known`."""
         guesses = self._explained(facts, True)
         if not is_known:
             return guesses
