@@ -33,9 +33,10 @@ FILES = (
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
 KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
 MODULES = "modules"  # what modprobe and the like print
-CALLS = "calls"  # what failed, in lines of programs that have no file
+CALLS = "calls"  # what failed, in lines of programs that have no file; its forms are in lower case
 _WORD = re.compile(r"\w+")
 _MOST_CANDIDATES = 1 << 14
+_ARTICLE = re.compile(r"\b(?:an?|the) ")
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
 
@@ -48,10 +49,9 @@ def shape_of(text: str) -> str:
 class Form:
     """A form of a message, compiled when a line first holds its word."""
 
-    def __init__(self, message: Message, form: str, order: int, flags: int) -> None:
+    def __init__(self, message: Message, form: str, order: int) -> None:
         self.message = message
         self.text = form
-        self.flags = flags
         self.words = frozenset(words_of(form))
         self.shape = frozenset(filter(None, map(shape_of, self.words)))
         # The highest form of a line counts.
@@ -61,23 +61,17 @@ class Form:
     def search(self, line: str) -> re.Match[str] | None:
         """Return where a line has this form."""
         if self._pattern is None:
-            self._pattern = re.compile(pattern_of(self.text), self.flags)
+            self._pattern = re.compile(pattern_of(self.text))
         return self._pattern.search(line)
 
 
 class Catalogue:
-    """The messages of some files, found by the rarest word of each form.
+    """The messages of some files, found by the rarest word of each form."""
 
-    `flags`: with re.IGNORECASE, the forms are in lower case.
-    """
-
-    def __init__(self, messages: tuple[Message, ...], flags: int = 0) -> None:
+    def __init__(self, messages: tuple[Message, ...]) -> None:
         self.messages = messages
-        self._is_lower = bool(flags)
         self._forms = [
-            Form(message, form, order, flags)
-            for order, message in enumerate(messages)
-            for form in message.forms
+            Form(message, form, order) for order, message in enumerate(messages) for form in message.forms
         ]
         count = Counter(word for form in self._forms for word in form.words)
         self.vocabulary = frozenset(count)
@@ -95,9 +89,7 @@ class Catalogue:
     def matches(self, line: str, words: frozenset[str] | None = None) -> Iterator[tuple[Form, re.Match[str]]]:
         """Yield each form that a line has; `words`: of the vocabulary that it has, and others, if known."""
         line = line[:MOST_CHARACTERS]
-        if words is None:
-            text = line.lower() if self._is_lower else line
-            words = self.vocabulary.intersection(_WORD.findall(text))
+        words = self.vocabulary.intersection(_WORD.findall(line)) if words is None else words
         candidates = self._candidates.get(words)
         if candidates is None:  # a log says the same again and again, with other numbers
             if len(self._candidates) >= _MOST_CANDIDATES:
@@ -130,25 +122,19 @@ def catalogue(*files: str) -> Catalogue:
 
 
 def find_failure(line: str) -> Found | None:
-    """Return what failed in a line of a program that has no file; "error" is the errno that it names."""
-    found = _calls().find(line)
+    """Return what a line of any program says to have failed; "error" is the errno that it names, or ""."""
+    line = _ARTICLE.sub("", line[:MOST_CHARACTERS].lower())
+    found = catalogue(CALLS).find(line)
     if found is None:
         return None
-    error = _errors().search(line, 0, MOST_CHARACTERS)
-    return replace(found, values={"error": error[1] or error[0] if error else "", **found.values})
-
-
-@cache
-def _calls() -> Catalogue:
-    return Catalogue(tuple(_messages(CALLS)), re.IGNORECASE)
+    error = _errors().search(line)
+    return replace(found, values={"error": (error[1] or error[0]) if error else "", **found.values})
 
 
 @cache
 def _errors() -> re.Pattern[str]:
-    names = sorted(
-        (re.escape(name) for name in codes()["errno"] if not name.isdigit()), key=len, reverse=True
-    )
-    return re.compile(rf"\berrno\b\W{{0,3}}(\d{{1,3}})\b|\b(?:{'|'.join(names)})\b", re.IGNORECASE)
+    names = sorted((name for name in codes()["errno"] if not name.isdigit()), key=len, reverse=True)
+    return re.compile(rf"\berrno\b\W{{0,3}}(\d{{1,3}})\b|\b(?:{'|'.join(map(re.escape, names))})\b")
 
 
 @cache

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from probes.base.text import printable
+from probes.base.text import leading_version, printable
 from probes.messages.catalogue import catalogue, explain, find_failure, shape_of
 from probes.messages.form import MOST_CHARACTERS
 from probes.messages.message import Found, Proof, Weight
@@ -51,6 +51,7 @@ _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.H
 _SERIOUS = _ORDER[:2]
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _SHOWS_A_FILE = re.compile(r"(?:sudo )?cat [^|<>]{1,300}$")  # what follows is that file
+_NCCL_VERSION = re.compile(r"\bNCCL version (\d[\d.]{2,20})")
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
 
@@ -218,11 +219,11 @@ class TextReader:
         """Explain a line; return its kinds, or None if the next one like it may say something else."""
         found = self._catalogue.find(line, words) if words else None
         is_guess = False
-        if found is None and _MAY_FAIL.search(line, 0, _MOST_OF_A_TEXT):
-            found = find_failure(line)
-            is_guess = found is not None and (
-                found.message.is_general or not any(map(found.values.get, found.message.codes))
-            )
+        if (found is None or found.message.is_general) and _MAY_FAIL.search(line, 0, _MOST_OF_A_TEXT):
+            failed = find_failure(line)
+            if failed is not None and not (found and failed.message.is_general):
+                found = failed
+                is_guess = failed.message.is_general or not any(map(failed.values.get, failed.message.codes))
         if found is not None:
             self._message(found, line, is_guess)
         if is_section:
@@ -403,11 +404,15 @@ class TextReader:
         guesses = self._explained(facts, True)
         if not is_known:
             return guesses
-        return [replace(row, weight=Weight.FOLLOWS, cause=_ANOTHER, fix="") for row in guesses]
+        named = (row for row in guesses if not row.id.startswith("unknown-"))
+        return [replace(row, weight=Weight.FOLLOWS, cause=_ANOTHER, fix="") for row in named]
 
     def _explained(self, facts: LogFacts, is_guess: bool) -> list[Statement]:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
         said = context_of(facts.versions, facts.settings, facts.nics, beside)
+        if not facts.versions:  # PyTorch names it, too
+            texts = "\n".join(seen.text for seen in self._seen.values())
+            said = replace(said, version=leading_version("".join(_NCCL_VERSION.findall(texts)[:1])) or None)
         node = frozenset() if self._node is None else words_about(self._node)
         if self._names_gb10:
             node |= {"gb10"}
