@@ -221,9 +221,9 @@ class TextReader:
         is_guess = False
         if (found is None or found.message.is_general) and _MAY_FAIL.search(line, 0, _MOST_OF_A_TEXT):
             failed = find_failure(line)
-            if failed is not None and not (found and failed.message.is_general):
-                found = failed
+            if failed is not None:
                 is_guess = failed.message.is_general or not any(map(failed.values.get, failed.message.codes))
+                found, is_guess = (found, False) if found and is_guess else (failed, is_guess)
         if found is not None:
             self._message(found, line, is_guess)
         if is_section:
