@@ -44,7 +44,10 @@ _FAILS = re.compile(
 )
 _ANOTHER = "The line does not say why. The errors above may be the reason."
 _MAY_FAIL = re.compile(
-    rf"{_FAILS.pattern}|err|exceeded|flush|lost|fallen|missing|invalid|not? |unreachable|reset by",
+    r".*?fail|(?!\s*0 |.*\b(?:no errors?|0 errors|err(?:no|ors?)?\W{1,3}0)\b).*?"  # counters and errors of 0
+    rf"(?:{_FAILS.pattern}|_err(?:\b|_)|err(?:no)?\W{{1,3}}-?\d|exceeded|flush|lost|fallen|missing|invalid"
+    r"|unreachable|reset by|returned (?:null|-)|(?:rc|ret|status)\W{1,3}-?[1-9]|\bno (?:\w*gid|such|rdma)\b"
+    r"|\bnot? (?:usable|valid|active|ib|infiniband|route|space|device|found|permitted|supported|available))",
     re.IGNORECASE,
 )
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
@@ -219,11 +222,10 @@ class TextReader:
         """Explain a line; return its kinds, or None if the next one like it may say something else."""
         found = self._catalogue.find(line, words) if words else None
         is_guess = False
-        if (found is None or found.message.is_general) and _MAY_FAIL.search(line, 0, _MOST_OF_A_TEXT):
-            failed = find_failure(line)
-            if failed is not None:
-                is_guess = failed.message.is_general or not any(map(failed.values.get, failed.message.codes))
-                found, is_guess = (found, False) if found and is_guess else (failed, is_guess)
+        failed = find_failure(line) if found is None or found.message.is_general else None
+        if failed is not None and _MAY_FAIL.match(line, 0, _MOST_OF_A_TEXT):
+            is_guess = failed.message.is_general or not any(map(failed.values.get, failed.message.codes))
+            found, is_guess = (found, False) if found and is_guess else (failed, is_guess)
         if found is not None:
             self._message(found, line, is_guess)
         if is_section:
@@ -480,10 +482,9 @@ def _with_first(statements: list[Statement]) -> list[Statement]:
     """Note the first consequence where a text has only those: something failed, whatever it was."""
     if any(row.weight in (*_SERIOUS, Weight.NOTE) for row in statements):
         return statements
-    follows = [row for row in statements if row.weight is Weight.FOLLOWS and row.place is not None]
-    if not follows:
+    follows = (row for row in statements if row.weight is Weight.FOLLOWS and row.place is not None)
+    if (first := next(follows, None)) is None:
         return statements
-    first = follows[0]
     cause = f"{first.cause} The first error itself is not in this text.".lstrip()
     rest = [row for row in statements if row is not first]
     return [replace(first, weight=Weight.NOTE, cause=cause), *rest]

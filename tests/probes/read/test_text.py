@@ -313,6 +313,24 @@ def test_a_line_of_an_unknown_program_says_which_call_failed() -> None:
     assert "locked memory" in statement.cause
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[INFO] Using GID index 3, no VLAN",
+        "rdma: selected device mlx5_0 port 1 gid index 3 (no error)",
+        "ibv_create_qp ok, max_inline 220, no SRQ",
+        "INFO memory registration cache: hits 10, misses 0, errors 0",
+        "DEBUG ibv_reg_mr(addr=0x7f, len=4096) = 0, no dmabuf",
+        "INFO open RDMA device mlx5_0 (not bonded)",
+        "rdma_connect done, error=0",
+        "modify QP to RTS done, errno: 0",
+        "0 transport retry counter exceeded errors",
+    ],
+)
+def test_a_line_that_names_a_call_and_no_error_says_nothing(line: str) -> None:
+    assert not read(line).statements
+
+
 def test_what_only_names_a_call_gives_no_cause_beside_a_known_one() -> None:
     known = "libibverbs: Fatal: kernel ABI version 7 doesn't match library version 6.\n"
     vague = "x.cc:1 could not register GPU memory\n"
