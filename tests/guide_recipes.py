@@ -431,6 +431,7 @@ source = "sample/plugin main.c"
         "probes/messages/form.py",
         "probes/messages/message.py",
         "probes/messages/codes.toml",
+        "probes/messages/calls.toml",
         "probes/messages/catalogue.py",
         "probes/nccl/log/grammar.py",
     ),

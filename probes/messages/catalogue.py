@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache, cached_property
 
 from probes.base.data_files import read_toml
@@ -32,8 +33,10 @@ FILES = (
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
 KERNEL_OTHER_NICS = "kernel-nics"  # that are not NVIDIA's
 MODULES = "modules"  # what modprobe and the like print
+CALLS = "calls"  # what failed, in lines of programs that have no file; its forms are in lower case
 _WORD = re.compile(r"\w+")
 _MOST_CANDIDATES = 1 << 14
+_ARTICLE = re.compile(r"\b(?:an?|the) ")
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _HEX = re.compile(r"0x[0-9a-fA-F]+")
 
@@ -116,6 +119,22 @@ class Catalogue:
 def catalogue(*files: str) -> Catalogue:
     """Return the messages of some files; without a name, of all."""
     return Catalogue(tuple(message for name in files or FILES for message in _messages(name)))
+
+
+def find_failure(line: str) -> Found | None:
+    """Return what a line of any program says to have failed; "error" is the errno that it names, or ""."""
+    line = _ARTICLE.sub("", line[:MOST_CHARACTERS].lower())
+    found = catalogue(CALLS).find(line)
+    if found is None:
+        return None
+    error = _errors().search(line)
+    return replace(found, values={"error": (error[1] or error[0]) if error else "", **found.values})
+
+
+@cache
+def _errors() -> re.Pattern[str]:
+    names = sorted((name for name in codes()["errno"] if not name.isdigit()), key=len, reverse=True)
+    return re.compile(rf"\berrno\b\W{{0,3}}(\d{{1,3}})\b|\b(?:{'|'.join(map(re.escape, names))})\b")
 
 
 @cache

@@ -123,7 +123,8 @@ LOGS = {
 }
 PROMPT = re.compile(
     r"(?:\(\w[\w.-]{0,40}\) )?"
-    r"(?:[\w.-]{1,64}@(?P<host>[\w.-]{1,255})[: ]\S{0,200}? ?[$#]|[$#]|PS .{1,80}>) (?=\S)"
+    r"(?:\[?[\w.-]{1,64}@(?P<host>[\w.-]{1,255})(?:[: ]\S{0,200}?)?\]? ?[$#]"  # user@host:~$, [user@host ~]#
+    r"|[\w.-]{0,64}:?[~/][\w.~/-]{0,200} ?[$#]|(?:ba|z)?sh-\d[\d.]{0,8}[$#]|[$#]|PS .{1,80}>) (?=\S)"
 )
 """A shell that waits for the next command: the output before has ended."""
 

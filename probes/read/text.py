@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from probes.base.text import printable
-from probes.messages.catalogue import catalogue, explain, shape_of
+from probes.base.text import leading_version, printable
+from probes.messages.catalogue import catalogue, explain, find_failure, shape_of
 from probes.messages.form import MOST_CHARACTERS
 from probes.messages.message import Found, Proof, Weight
 from probes.nccl.log.facts import LogFacts, LogFile, LogVerdict, Place, State
@@ -42,10 +42,19 @@ _GB10 = "GB10"
 _FAILS = re.compile(
     r"\b(?:fail\w*|errors?|cannot|can't|unable|could not|refused|denied|timed out)\b", re.IGNORECASE
 )
+_ANOTHER = "The line does not say why. The errors above may be the reason."
+_MAY_FAIL = re.compile(
+    r".*?fail|(?!\s*0 |.*\b(?:no errors?|0 errors|err(?:no|ors?)?\W{1,3}0)\b).*?"  # counters and errors of 0
+    rf"(?:{_FAILS.pattern}|_err(?:\b|_)|err(?:no)?\W{{1,3}}-?\d|exceeded|flush|lost|fallen|missing|invalid"
+    r"|unreachable|reset by|returned (?:null|-)|(?:rc|ret|status)\W{1,3}-?[1-9]|\bno (?:\w*gid|such|rdma)\b"
+    r"|\bnot? (?:usable|valid|active|ib|infiniband|route|space|device|found|permitted|supported|available))",
+    re.IGNORECASE,
+)
 _ORDER = (Weight.CRITICAL, Weight.WARNING, Weight.NOTE, Weight.FOLLOWS, Weight.HARMLESS)
 _SERIOUS = _ORDER[:2]
 _LOG_LINE = re.compile(r"\bNCCL (?:INFO|WARN|ATTN|TRACE)\b")
 _SHOWS_A_FILE = re.compile(r"(?:sudo )?cat [^|<>]{1,300}$")  # what follows is that file
+_NCCL_VERSION = re.compile(r"\bNCCL version (\d[\d.]{2,20})")
 _CHANNEL = re.compile(r"NCCL INFO (?:Channel|CollNet|Ring) \d|NCCL INFO (?:Trees|Tree) ")
 
 
@@ -57,6 +66,7 @@ class _Seen:
     text: str
     place: Place
     unclear: int  # the last line before it that failed at something, and that no message explains
+    is_guess: bool  # the line only names what failed
     count: int = 1
 
 
@@ -211,8 +221,13 @@ class TextReader:
     ) -> frozenset[str] | None:
         """Explain a line; return its kinds, or None if the next one like it may say something else."""
         found = self._catalogue.find(line, words) if words else None
+        is_guess = False
+        failed = find_failure(line) if found is None or found.message.is_general else None
+        if failed is not None and _MAY_FAIL.match(line, 0, _MOST_OF_A_TEXT):
+            is_guess = failed.message.is_general or not any(map(failed.values.get, failed.message.codes))
+            found, is_guess = (found, False) if found and is_guess else (failed, is_guess)
         if found is not None:
-            self._message(found, line)
+            self._message(found, line, is_guess)
         if is_section:
             return None
         kinds = {LOGS[word] for word in words & LOGS.keys()}
@@ -247,7 +262,7 @@ class TextReader:
             self._shapes.clear()
             self._plain.clear()
 
-    def _message(self, found: Found, line: str) -> None:
+    def _message(self, found: Found, line: str, is_guess: bool) -> None:
         key = (found.message.id, *sorted(found.values.items()))
         seen = self._seen.get(key)
         if seen is not None:
@@ -255,7 +270,7 @@ class TextReader:
         elif len(self._seen) < _MOST_STATEMENTS:
             place = Place(self._name, self._lines.number)
             text = printable(line.strip(), _MOST_OF_A_TEXT)
-            self._seen[key] = _Seen(found, text, place, self._unclear)
+            self._seen[key] = _Seen(found, text, place, self._unclear, is_guess)
 
     def _end_block(self) -> None:
         self._specifications.end(self._block)
@@ -306,7 +321,7 @@ class TextReader:
         facts = self._log.facts()
         log = facts if facts.nccl_lines else None
         verdict = None if log is None else verdict_of(log)
-        statements = [*self._problems(facts), *self._explained(facts)]
+        statements = [*self._problems(facts), *self._explained(facts, False)]
         tables_read: list[Parsed] = []
         nodes: dict[tuple[str, str], list[tuple[int, Parsed]]] = {}
         kinds = {kind.name: kind for kind in KINDS}
@@ -330,6 +345,7 @@ class TextReader:
             if (no_path := without_path(of_node)) is not None:
                 statements.append(no_path)
         statements = self._with_findings(statements, found)
+        statements += self._guessed(facts, any(row.weight in _SERIOUS for row in statements))
         tables_shown = [parsed.shows for parsed in tables_read]
         unread = dict(self._unread)
         from_blocks = 0
@@ -349,7 +365,7 @@ class TextReader:
                 if count
             ),
             proven=_proven(facts, verdict, statements),
-            statements=tuple(self._with_causes(_distinct(statements))),
+            statements=tuple(_with_first(self._with_causes(_distinct(statements)))),
             lines=self._all - self._blank,
             unread=max(0, self._all - self._blank - read_lines),
             unread_lines=tuple(unread.values()),
@@ -385,16 +401,27 @@ class TextReader:
             others.append(row)
         return [*others, *findings]
 
-    def _explained(self, facts: LogFacts) -> list[Statement]:
+    def _guessed(self, facts: LogFacts, is_known: bool) -> list[Statement]:
+        """Return what lines say that only name what failed: without a cause if another one `is_known`."""
+        guesses = self._explained(facts, True)
+        if not is_known:
+            return guesses
+        named = (row for row in guesses if not row.id.startswith("unknown-"))
+        return [replace(row, weight=Weight.FOLLOWS, cause=_ANOTHER, fix="") for row in named]
+
+    def _explained(self, facts: LogFacts, is_guess: bool) -> list[Statement]:
         beside = frozenset(seen.found.message.id for seen in self._seen.values())
         said = context_of(facts.versions, facts.settings, facts.nics, beside)
+        if not facts.versions:  # PyTorch names it, too
+            texts = "\n".join(seen.text for seen in self._seen.values())
+            said = replace(said, version=leading_version("".join(_NCCL_VERSION.findall(texts)[:1])) or None)
         node = frozenset() if self._node is None else words_about(self._node)
         if self._names_gb10:
             node |= {"gb10"}
         of_nccl = replace(said, node=said.node | node)
         of_others = replace(of_nccl, version=None)
         statements = []
-        for seen in self._seen.values():
+        for seen in (seen for seen in self._seen.values() if seen.is_guess is is_guess):
             context = of_nccl if seen.found.message.program == "NCCL" else of_others
             meaning = explain(seen.found, context)
             statements.append(replace(statement_of(meaning, seen.text, seen.place), count=seen.count))
@@ -449,6 +476,18 @@ def _with_cause(row: Statement, causes: list[Statement], unclear: int) -> Statem
         return row
     text = f"Line {row.place.line - distance} says why: {near[distance].title.rstrip('.')}."
     return replace(row, cause=text, fix="" if _BEFORE.search(row.fix) else row.fix)
+
+
+def _with_first(statements: list[Statement]) -> list[Statement]:
+    """Note the first consequence where a text has only those: something failed, whatever it was."""
+    if any(row.weight in (*_SERIOUS, Weight.NOTE) for row in statements):
+        return statements
+    follows = (row for row in statements if row.weight is Weight.FOLLOWS and row.place is not None)
+    if (first := next(follows, None)) is None:
+        return statements
+    cause = f"{first.cause} The first error itself is not in this text.".lstrip()
+    rest = [row for row in statements if row is not first]
+    return [replace(first, weight=Weight.NOTE, cause=cause), *rest]
 
 
 def _shown(sentences: Iterable[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from probes.base.codec import Codec
 from probes.base.text import leading_version
-from probes.messages.catalogue import FILES, catalogue, codes, explain, shape_of
+from probes.messages.catalogue import CALLS, FILES, catalogue, codes, explain, find_failure, shape_of
 from probes.messages.form import pattern_of, placeholders_of, words_of
 from probes.messages.message import (
     NODE_WORDS,
@@ -185,3 +185,53 @@ def test_an_unknown_version_is_within_no_bounds() -> None:
 def test_a_sample_is_never_taken_for_a_line_that_says_nothing(message: Message) -> None:
     for sample in message.samples:
         assert catalogue().may_match(shape_of(sample))
+
+
+CALLED = catalogue(CALLS).messages
+
+
+@pytest.mark.parametrize("message", CALLED, ids=lambda message: message.id)
+def test_what_failed_is_found_in_any_words(message: Message) -> None:
+    for sample in message.samples:
+        for line in (sample, sample.upper()):
+            found = find_failure(line)
+            assert found is not None, line
+            assert found.message.id == message.id, (line, found.message.id)
+            assert explain(found).title
+    for form in message.forms:
+        assert form == form.lower()
+        assert any(re.search(pattern_of(form), sample.lower()) for sample in message.samples), form
+
+
+def test_entries_about_calls_name_only_what_is_known() -> None:
+    given = {"error"}  # of every line
+    for message in CALLED:
+        names = set.union(given, *(placeholders_of(form) for form in message.forms)) | _named(message)
+        texts = [message.title, message.cause, message.fix]
+        for case in message.cases:
+            texts += [text for text in (case.title, case.cause, case.fix) if text is not None]
+            assert case.values.keys() <= names, message.id
+        assert {name for text in texts for name in _IN_TEXT.findall(text)} <= names, message.id
+        assert all(" ".join(text.split()) == text for text in texts), message.id
+        assert set(message.codes.values()) <= codes().keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("ibv_reg_mr failed: Cannot allocate memory", "cannot allocate memory"),
+        ("failed to register the memory, errno: 14", "14"),
+        ("could not create a QP (EINVAL)", "einval"),
+        ("ibv_create_cq failed", ""),
+    ],
+)
+def test_the_errno_of_a_line_is_read(line: str, error: str) -> None:
+    found = find_failure(line)
+    assert found is not None
+    assert found.values["error"] == error
+
+
+@given(st.text(max_size=3000))
+def test_any_text_names_a_failure_or_none(text: str) -> None:
+    found = find_failure(text)
+    assert found is None or explain(found).title

@@ -303,3 +303,73 @@ def test_what_a_check_finds_in_a_table_has_the_place_of_the_table() -> None:
     text = f"CA 'mlx5_1'\n{port}"
     (row,) = (row for row in read(f"My port:\n{text}").statements if row.weight is Weight.WARNING)
     assert str(row.place) == "text:2"
+
+
+def test_a_line_of_an_unknown_program_says_which_call_failed() -> None:
+    reading = read("[handler.hh:67] register mr failed at (0x7f73,2147483648): Cannot allocate memory\n")
+    [statement] = reading.statements
+    assert statement.weight is Weight.CRITICAL
+    assert "ENOMEM" in statement.title
+    assert "locked memory" in statement.cause
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[INFO] Using GID index 3, no VLAN",
+        "rdma: selected device mlx5_0 port 1 gid index 3 (no error)",
+        "ibv_create_qp ok, max_inline 220, no SRQ",
+        "INFO memory registration cache: hits 10, misses 0, errors 0",
+        "DEBUG ibv_reg_mr(addr=0x7f, len=4096) = 0, no dmabuf",
+        "INFO open RDMA device mlx5_0 (not bonded)",
+        "rdma_connect done, error=0",
+        "modify QP to RTS done, errno: 0",
+        "0 transport retry counter exceeded errors",
+    ],
+)
+def test_a_line_that_names_a_call_and_no_error_says_nothing(line: str) -> None:
+    assert not read(line).statements
+
+
+def test_what_only_names_a_call_gives_no_cause_beside_a_known_one() -> None:
+    known = "libibverbs: Fatal: kernel ABI version 7 doesn't match library version 6.\n"
+    vague = "x.cc:1 could not register GPU memory\n"
+    alone, beside = (
+        {row.id: row for row in read(text).statements}["call-register-memory"]
+        for text in (vague, vague + known)
+    )
+    assert alone.weight is Weight.CRITICAL
+    assert beside.weight is Weight.FOLLOWS
+    assert not beside.fix
+
+
+def test_an_error_that_is_not_known_is_named_only_where_nothing_else_is() -> None:
+    unknown = "[1.2] [h:1:0] wireup.c:1 UCX  ERROR the frobnicator failed\n"
+    assert [row.id for row in read(unknown).statements] == ["unknown-library"]
+    known = "libibverbs: Fatal: kernel ABI version 7 doesn't match library version 6.\n"
+    assert [row.id for row in read(unknown + known).statements] == ["ib-abi"]
+
+
+def test_the_first_consequence_is_noted_where_a_text_has_nothing_else() -> None:
+    follows = "transport.cpp:nvshmemi_transport_init:275: init failed for transport: IBGDA\n"
+    first, *_ = read(follows).statements
+    assert first.weight is Weight.NOTE
+    assert "not in this text" in first.cause
+
+
+@pytest.mark.parametrize("version", ["2.25.1", "2.27.3"])
+def test_the_version_of_nccl_is_read_in_pytorchs_error(version: str) -> None:
+    lines = "graph/topo.h:230 NCCL WARN Could not find NET with id 0\n" + (
+        f"DistBackendError: NCCL error in: x.cpp:3376, internal error, NCCL version {version}\n"
+    )
+    causes = {row.id: row.cause + row.fix for row in read(lines).statements}
+    assert ("2.27" in causes["topo-gpu-no-nic"]) is (version == "2.25.1")
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    ["[root@gpu7 ~]# ", "gpu7:~$ ", "~$ ", "/ # ", "bash-5.1$ ", "[user@gpu7:/mnt/a]$ ", "root@gpu7:/# "],
+)
+def test_a_prompt_ends_the_output_before_it(prompt: str) -> None:
+    reading = read(f"{prompt}ibstat\n{IBSTAT}{prompt}ulimit -l\n64\n")
+    assert {"ibstat", "limits"} <= {kind.name for kind in reading.kinds}
