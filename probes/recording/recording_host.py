@@ -257,12 +257,6 @@ class RecordingHost:
             if findings or _LOG_FINDINGS in self._recorded or _LOG_FINDINGS in self._new:
                 self._new[_LOG_FINDINGS] = findings
 
-    def counter_readings(
-        self, paths: Sequence[str], interval: float = 0.1
-    ) -> Maybe[tuple[tuple[float, int], ...]]:
-        """Return the readings, unrecorded: ten a second would fill a recording."""
-        return self._host.counter_readings(paths, interval)
-
     def environment(self, name: str) -> Maybe[str]:
         return self._ask("environment", (name,), lambda: self._host.environment(name))
 

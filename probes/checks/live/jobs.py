@@ -30,7 +30,6 @@ from probes.snapshot.condition import (
     SILENT,
     SLOW_NIC,
     STAGED,
-    STEP_LONGER,
     STOPPED,
     TRAFFIC_FELL,
     UNEVEN,
@@ -283,27 +282,6 @@ _TRAFFIC_FELL_FIX = user_plan(
 def job_traffic_fell(examination: Examination) -> Outcome:
     """Find jobs and NICs whose traffic fell below half of the minute before and has not come back."""
     return report_conditions(examination, TRAFFIC_FELL, _TRAFFIC_FELL_FIX, 30.0)
-
-
-_NETWORK_GREW = instruction("Look for pauses, retransmits and congestion of its ports in Live", False)
-_REST_GREW = instruction("Look at clocks and temperatures of the GPUs, CPUs and data loading", False)
-_OTHER_NODES = instruction("Compare with the other nodes of the job: gdrtop fleet live --job JOB", False)
-
-
-def _find_part(examination: Examination) -> Plan:
-    """Look at the part of the step that grew, or at both parts."""
-    grown = {condition.grown for condition in conditions_of(examination, STEP_LONGER)}
-    network, rest = grown - {"rest"}, grown - {"network"}
-    steps = [*[_NETWORK_GREW] * bool(network), *[_REST_GREW] * bool(rest), _OTHER_NODES]
-    return make_plan("Find out why it grew", *steps)
-
-
-@AREA.warning(
-    STEP_LONGER, part_of=(*_PORT_FAULTS, STAGED, "network-congested", SLOW_NIC, ODD_RANK, "gpu-throttled")
-)
-def job_step_longer(examination: Examination) -> Outcome:
-    """Find jobs whose traffic repeats more slowly than when gdrtop began to look, with the same bytes."""
-    return report_conditions(examination, STEP_LONGER, _find_part)
 
 
 _ODD_RANK_FIX = user_plan(

@@ -36,7 +36,7 @@ from probes.simulation.node.jobs.traffic import (
 )
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via, log
-from probes.simulation.node.model.workload import OPENED, Steps, changes, longer_steps
+from probes.simulation.node.model.workload import OPENED, Steps, changes
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""
@@ -46,7 +46,6 @@ BEHIND_AFTER = 20.0
 HUNG_FOR = 600.0  # until PyTorch's watchdog has timed out
 NCCL_WITH_MONITOR = "2.29.7"
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
-LONGER_AFTER, _LONGER_SHARE = 720.0, 0.23
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
 _CONGESTED, _COLLIDED, _LESS = 0.6, 0.5, 0.7
 RETRAINED_RANK, RETRAINED_AFTER = 6, 15.0
@@ -269,10 +268,6 @@ def _gpu_throttled(tree: Tree, rank: Program) -> None:
     tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
 
 
-def _step_longer(tree: Tree) -> None:
-    scale_job(tree, longer_steps(tree.seed, OPENED + LONGER_AFTER, _LONGER_SHARE))
-
-
 def _packets_lost(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     replace_content(tree, f"{port_of(nic)}/hw_counters/packet_seq_err", _rising(50))
@@ -379,8 +374,6 @@ FAULTS += (
           on="oci-h100"),  # its NICs use Ethernet, which has PFC
     _live("gpu-throttled-live", "After 10 s a GPU is throttled",
           _of_rank(0, _gpu_throttled), shows=("gpu-throttled",)),
-    _live("step-longer", "After 12 min a step takes 23 % longer, because its network part grows",
-          _step_longer, shows=("job-step-longer",)),
     _live("packets-lost-live", "After 10 s a port loses packets",
           _of_rank(0, _packets_lost), shows=("port-errors-rising",)),
     _live("ecmp-collision", "After 10 s the connections of one NIC share a link of the network (ECMP)",
