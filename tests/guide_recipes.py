@@ -1164,14 +1164,23 @@ impact = "None: it is a sample."
 """,
         ),
         Change(
-            "probes/simulation/faults/live.py",
+            "probes/simulation/faults/live.toml",
             """
-
-@_fault("sample-smb", "After 15 s SMB uses a job's NIC", shows=("sample-client",))
-def _sample_smb(tree: Tree) -> None:
+[sample-smb]
+summary = "After 15 s SMB uses a job's NIC"
+shows = ["sample-client"]
+does = "sample_smb"
+""",
+        ),
+        Change(
+            "probes/simulation/faults/live.py",
+            """def _sample_smb(tree: Tree) -> None:
     for nic in used_nics(tree)[:1]:
         tree.plan(OPENED + 15.0, lambda tree: tree.kernel_clients.update({nic.name: "cifs"}))
+
+
 """,
+            before="FAULTS = tuple(",
         ),
         Change(
             "tests/support/simulated_jobs.py",
@@ -1223,7 +1232,7 @@ def _sample_smb(tree: Tree) -> None:
             "tests/probes/checks/test_registry.py::test_every_check_has_texts_and_no_text_is_left_over",
             "texts.toml beside the check does not have ['sample-client']",
         ),
-        "probes/simulation/faults/live.py": (
+        "probes/simulation/faults/live.toml": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
             "add a fault to probes/simulation/faults/ that finds",
         ),
@@ -1287,9 +1296,15 @@ NIC_FAMILY = Recipe(
             before='    NicFamily(\n        "MANA",',
         ),
         Change(
-            "probes/simulation/faults/nic.py",
-            '        ("Sample", "1ae0:0001", "sample_", "sample_rdma"),\n',
-            after='        ("Intel", "8086:1592", "irdma", "irdma"),\n',
+            "probes/simulation/faults/nic.toml",
+            """
+[nic-sample]
+summary = "Sample NICs whose driver does not register DMA-BUFs"
+on = "pcie-l40s"
+finds = ["dmabuf-nic-driver-lacks-support"]
+node = ["without_dmabuf", "1ae0:0001", "sample_", "sample_rdma"]
+does = "needs_own_slots"
+""",
         ),
         Change(
             "tests/probes/checks/path/test_gdr_path.py",
@@ -1308,9 +1323,9 @@ NIC_FAMILY = Recipe(
             "tests/probes/checks/path/test_gdr_path.py",
             "[nic-sample-sample_0-Sample's NICs",
         ),
-        "probes/simulation/faults/nic.py": (
+        "probes/simulation/faults/nic.toml": (
             "tests/probes/checks/test_faults.py::test_every_family_of_nics_without_dmabuf_has_a_fault",
-            "add a row to probes/simulation/faults/nic.py for ['Sample']",
+            "add a fault to probes/simulation/faults/nic.toml for ['Sample']",
         ),
     },
 )
