@@ -1142,16 +1142,11 @@ CONDITION = Recipe(
         ),
         Change(
             "probes/checks/live/jobs.py",
-            '''
+            """
 
-_SAMPLE_FIX = Plan("Remove the sample", (instruction("Remove it"),))
-
-
-@AREA.warning("sample-client")
-def sample_client(examination: Examination) -> Outcome:
-    """Find NICs that SMB uses."""
-    return report_conditions(examination, "sample-client", _SAMPLE_FIX)
-''',
+# NICs that SMB uses.
+AREA.warning("sample-client")(report_conditions("sample-client"))
+""",
         ),
         Change(
             "probes/checks/live/texts.toml",
@@ -1161,6 +1156,10 @@ title = "SMB uses a NIC"
 source = "A sample"
 ok = "SMB uses no NIC"
 impact = "None: it is a sample."
+fix = "Remove the sample"
+steps = [
+    "# Remove it",
+]
 """,
         ),
         Change(

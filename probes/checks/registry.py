@@ -210,7 +210,10 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
         for precondition in check.requires:
             end_with(precondition(examination))
-        return check.judge(examination)
+        outcome = check.judge(examination)
+        if outcome.status is Status.FOUND and outcome.fix is None and (plan := check.texts().plan):
+            outcome = replace(outcome, fix=plan)
+        return outcome
     except CheckEnded as ended:
         return ended.outcome
     except Exception as error:  # a check that fails must not affect the others

@@ -58,11 +58,6 @@ def vgpu_without_gdr(examination: Examination) -> Outcome:
         return found(
             f"{names_of(chosen)}: the hypervisor shares this GPU. Support depends on its vGPU profile.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=user_plan(
-                "Ask the hypervisor's admin for another profile",
-                "Pass the whole GPU through, or use a profile with GPUDirect RDMA",
-                disturbs="the virtual machine, which must be restarted",
-            ),
             devices=bdfs_of(chosen),
         )
     for gpu in gpus:
@@ -237,9 +232,6 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
         return found(
             "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=user_plan(
-                "Register host memory instead", "Allocate with cudaHostAlloc and register that memory"
-            ),
             devices=bdfs_of(chosen),
         )
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))

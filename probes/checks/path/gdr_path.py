@@ -353,12 +353,6 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
             "`GPU Direct RDMA Disabled`.",
             absent,
             *old[:SHOWN],
-            fix=make_plan(
-                "Update NCCL",
-                "Put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them",
-                "Or install the open kernel modules: NCCL then uses DMA-BUF",
-                disturbs="jobs, which must be restarted",
-            ),
             devices=(PEERMEM,),
         )
     if not_read:
