@@ -476,15 +476,7 @@ QUESTION = Recipe(
 ''',
             before="    def environment(self",
         ),
-        Change(
-            "probes/recording/recording_host.py",
-            '''    def sample_level(self) -> Maybe[int]:
-        """Return the sample level."""
-        return self._ask("sample_level", (), self._host.sample_level)
-
-''',
-            before="    def environment(self",
-        ),
+        Change("probes/recording/recording_host.py", '"sample_level", ', after='**dict.fromkeys(("nvml", '),
         Change(
             "probes/recording/format.py", '    "sample_level": int,\n', before='    "environment": str,\n'
         ),

@@ -351,7 +351,7 @@ _SOURCES = {
 class HostBase(Host):
     """A host whose every answer is unknown, for the same reason; a subclass overrides what it can answer.
 
-    RecordingHost passes on every question, so it is no subclass, and mypy names what it misses.
+    RecordingHost passes on every question, so it is no subclass.
     """
 
     UNANSWERED: ClassVar[tuple[Reason, str]]
