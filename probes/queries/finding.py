@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from probes.base.data_files import read_toml_once
 from probes.base.evidence import Evidence, Severity
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, Step, make_plan
+from probes.base.plan import Plan
 from probes.base.site import Silence
 from probes.base.text import BDF
 from probes.base.unknown import Maybe, Reason, Unknown, known
@@ -105,13 +105,7 @@ class Texts:
     steps: Collection[str] = ()  # as in a shell: "# as root", "$ as any user"; "$ Show why | nvidia-smi -q"
     disturbs: str = ""  # as in Plan
     note: str = ""
-
-    @property
-    def plan(self) -> Plan | None:
-        """Return the plan of what it says; None: each node has its own, or there is none."""
-        parts = ((step.startswith("#"), *step[2:].partition(" | ")) for step in self.steps)
-        steps = (Step(why, tuple(command.split()), needs_root) for needs_root, why, _, command in parts)
-        return make_plan(self.fix, *steps, disturbs=self.disturbs, note=self.note) if self.fix else None
+    plan: str = ""  # "job": the job has to be restarted, "reboot": the node; "": neither
 
 
 @cache

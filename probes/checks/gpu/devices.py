@@ -172,11 +172,6 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
             + (" It responds again." if back else ""),
             *first_n(evidence),
-            fix=reboot_plan(
-                "Power-cycle the node",
-                "Drain the node and power-cycle it (a reboot is often not enough)",
-                "Reseat the GPU, riser and cables, and replace the GPU if it happens again",
-            ),
             severity=Severity.WARNING if back else None,
             impact="Jobs that ran on this GPU are dead." if back else "",
             devices=where,

@@ -17,7 +17,6 @@ from probes.facts.gpu.generations import generation_named
 from probes.facts.kernel.log import UNSUPPORTED_GPU, KernelMessage, LogKind
 from probes.facts.system.services import ServiceState
 from probes.facts.system.tools import OF_DRIVER
-from probes.plans.common import reboot_plan
 from probes.plans.driver import PERSISTENCE_DAEMON, persistence_on
 from probes.plans.packages import in_driver_container
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown
@@ -62,12 +61,6 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
             loaded,
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
-            fix=reboot_plan(
-                "Load the installed driver",
-                "Drain the node and reboot",
-                "Or stop everything that uses the GPUs, and reload the modules",
-                note="Hold the driver packages (apt-mark hold) and update only in a maintenance window.",
-            ),
             devices=("nvidia",),
             takes=examination.usability.gpus,
         )

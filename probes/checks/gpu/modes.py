@@ -20,7 +20,6 @@ from probes.facts.gpu.gpus import (
 )
 from probes.nccl.settings import parse_level
 from probes.plans.boot import driver_option_plan
-from probes.plans.common import reboot_plan
 from probes.plans.driver import mig_off
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
@@ -147,10 +146,6 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     return found(
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
-        fix=reboot_plan(
-            "Disable confidential computing if your security requirements allow it",
-            "Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs",
-        ),
         devices=bdfs_of(facts.gpus),
     )
 

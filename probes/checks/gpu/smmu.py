@@ -86,13 +86,12 @@ def smmu_sva_refused(examination: Examination) -> Outcome:
         messages = [message for message in messages if message.text.startswith("NVRM: ")]
     if not messages:
         return passed(Evidence("the kernel log", "no refusal since the driver was loaded"))
-    cause = (
-        "The driver could not enable SVA. The SMMU is disabled in the firmware, or the kernel does not "
-        "support it."
-    )
-    fix = reboot_plan(
-        "Enable the SMMU",
-        "Enable the SMMU in the firmware's setup, and boot NVIDIA's kernel for this platform",
+    fix, cause = (
+        None,
+        (
+            "The driver could not enable SVA. The SMMU is disabled in the firmware, or the kernel does not "
+            "support it."
+        ),
     )
     if is_passthrough and version < _PASID_WITH_PASSTHROUGH:
         cause = (

@@ -73,11 +73,6 @@ _OVER_TCP_FIX = job_plan(
     _NCCL_LOG,
     note=_KEEPS,
 )
-_KV_STAGED_FIX = job_plan(
-    "Let the engine register GPU memory",
-    "Run ucx_info -d in the engine's container: it must list cuda_copy and cuda_ipc",
-    "Set UCX_MODULE_DIR to the directory with libuct_cuda.so, or install a UCX that was built with CUDA",
-)
 _KV_CAUSES = ("nixl-ucx-without-cuda", "no-gdr-path")
 _NO_DEVICES = ("dev-infiniband-missing", "dev-infiniband-not-in-container")
 
@@ -102,7 +97,7 @@ AREA.warning(KV_OVER_TCP, data_path=True, part_of=(*_KV_CAUSES, *_NO_DEVICES))(
 )
 # Engines that use RDMA and have registered host memory only, though no setting asks for it.
 AREA.warning(KV_STAGED, data_path=True, part_of=_KV_CAUSES, requires=(_passes_by_design,))(
-    report_conditions(KV_STAGED, fix=_KV_STAGED_FIX)
+    report_conditions(KV_STAGED)
 )
 # Processes whose registered memory contradicts what DMA-BUF or nvidia_peermem requires.
 AREA.warning(CONTRADICTED)(report_conditions(CONTRADICTED, needs_paths=True))
@@ -169,15 +164,9 @@ def nic_slow_in_job(examination: Examination) -> Outcome:
 AREA.note(UNEVEN, scope=Scope.DEVICES, part_of=(*_PORT_FAULTS, SLOW_NIC, ODD_RANK))(
     report_conditions(UNEVEN, 90.0)
 )
-_PLANE_FIX = job_plan(
-    "Let the job use both planes",
-    "With NVSHMEM, set NVSHMEM_ENABLE_MULTI_PORT=1, or NVSHMEM_IBGDA_ENABLE_MULTI_PORT=1 in older versions. "
-    "DeepEP also has to use the queue pairs of all ports (pull request 650)",
-    "With NCCL, leave NCCL_IB_MERGE_NICS unset, so that it uses both functions of a NIC as one",
-)
 # Planes without traffic for a minute, while the other planes of the same NICs carry a job's.
 AREA.warning(PLANE_UNUSED, data_path=True, scope=Scope.DEVICES, part_of=_PORT_FAULTS)(
-    report_conditions(PLANE_UNUSED, 90.0, fix=_PLANE_FIX)
+    report_conditions(PLANE_UNUSED, 90.0)
 )
 _SILENT_CAUSES = (*_LOST_GPUS, "task-hung-in-driver", RANK_ENDED, STOPPED, RAS_PROBLEM, *LINK_CAUSES)
 # Jobs without traffic for a minute, whose GPUs were busy or whose ranks were blocked meanwhile.

@@ -216,14 +216,6 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC requests a translation "
         "once and then reaches the GPU through their switch. Without ATS every request goes up to the CPU.",
         Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"),
-        reboot_plan(
-            "Enable ATS on the host",
-            "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
-            "is the default.",
-            "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host.",
-            "On the host, enable DirectTrans in the ACS control (ACSCtl) of the upstream switch ports.",
-            disturbs="every guest of the host, because it reboots",
-        ),
     )
 
 

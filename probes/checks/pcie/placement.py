@@ -201,11 +201,6 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         "The BIOS or hypervisor provides no proximity data (numa_node is -1), and NCCL treats -1 as a "
         "separate NUMA node.",
         *first_distinct(tally.faults, LIKE_THESE),
-        fix=reboot_plan(
-            "Have the firmware report NUMA nodes",
-            "Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it.",
-            "In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE.",
-        ),
         # Cloud VMs usually report none; the provider supplies a topology file instead.
         severity=Severity.NOTE if all_missing and is_guest(examination) is True else None,
         devices=tuple(tally.devices),

@@ -7,7 +7,6 @@ from probes.base.plan import Step, user_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
-from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
 from probes.queries.modules import impossible_by_design, ofed_of
@@ -110,12 +109,6 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
         "The container found a loaded driver and installed the libraries only (“performing userspace-only"
         " install”). nvidia-peermem-ctr prints “not found in directory”.",
         Evidence(DRIVER_MODULES, "empty"),
-        fix=reboot_plan(
-            "Let the driver pod install its modules",
-            "With open kernel modules, set driver.rdma.enabled=false (DMA-BUF needs no module)",
-            "Otherwise drain the node and reboot it",
-            disturbs="every GPU job, because the node is drained",
-        ),
         severity=Severity.NOTE if dmabuf is True else None,
         devices=("nvidia_peermem",),
     )
