@@ -86,13 +86,11 @@ def smmu_sva_refused(examination: Examination) -> Outcome:
         messages = [message for message in messages if message.text.startswith("NVRM: ")]
     if not messages:
         return passed(Evidence("the kernel log", "no refusal since the driver was loaded"))
-    fix, cause = (
-        None,
-        (
-            "The driver could not enable SVA. The SMMU is disabled in the firmware, or the kernel does not "
-            "support it."
-        ),
+    cause = (
+        "The driver could not enable SVA. The SMMU is disabled in the firmware, or the kernel does not "
+        "support it."
     )
+    fix = None
     if is_passthrough and version < _PASID_WITH_PASSTHROUGH:
         cause = (
             f"With {option or 'passthrough'}, the SMMU has no page tables to share. Linux 6.11 can do both, "
