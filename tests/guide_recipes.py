@@ -477,15 +477,7 @@ QUESTION = Recipe(
 ''',
             before="    def environment(self",
         ),
-        Change(
-            "probes/recording/recording_host.py",
-            '''    def sample_level(self) -> Maybe[int]:
-        """Return the sample level."""
-        return self._ask("sample_level", (), self._host.sample_level)
-
-''',
-            before="    def environment(self",
-        ),
+        Change("probes/recording/recording_host.py", '"sample_level", ', after='**dict.fromkeys(("nvml", '),
         Change(
             "probes/recording/format.py", '    "sample_level": int,\n', before='    "environment": str,\n'
         ),
@@ -1143,16 +1135,11 @@ CONDITION = Recipe(
         ),
         Change(
             "probes/checks/live/jobs.py",
-            '''
+            """
 
-_SAMPLE_FIX = Plan("Remove the sample", (instruction("Remove it"),))
-
-
-@AREA.warning("sample-client")
-def sample_client(examination: Examination) -> Outcome:
-    """Find NICs that SMB uses."""
-    return report_conditions(examination, "sample-client", _SAMPLE_FIX)
-''',
+# NICs that SMB uses.
+AREA.warning("sample-client")(report_conditions("sample-client"))
+""",
         ),
         Change(
             "probes/checks/live/texts.toml",
@@ -1162,17 +1149,30 @@ title = "SMB uses a NIC"
 source = "A sample"
 ok = "SMB uses no NIC"
 impact = "None: it is a sample."
+fix = "Remove the sample"
+steps = [
+    "# Remove it",
+]
+""",
+        ),
+        Change(
+            "probes/simulation/faults/live.toml",
+            """
+[sample-smb]
+summary = "After 15 s SMB uses a job's NIC"
+shows = ["sample-client"]
+does = "sample_smb"
 """,
         ),
         Change(
             "probes/simulation/faults/live.py",
-            """
-
-@_fault("sample-smb", "After 15 s SMB uses a job's NIC", shows=("sample-client",))
-def _sample_smb(tree: Tree) -> None:
+            """def _sample_smb(tree: Tree) -> None:
     for nic in used_nics(tree)[:1]:
         tree.plan(OPENED + 15.0, lambda tree: tree.kernel_clients.update({nic.name: "cifs"}))
+
+
 """,
+            before="FAULTS = tuple(",
         ),
         Change(
             "tests/support/simulated_jobs.py",
@@ -1224,7 +1224,7 @@ def _sample_smb(tree: Tree) -> None:
             "tests/probes/checks/test_registry.py::test_every_check_has_texts_and_no_text_is_left_over",
             "texts.toml beside the check does not have ['sample-client']",
         ),
-        "probes/simulation/faults/live.py": (
+        "probes/simulation/faults/live.toml": (
             "tests/probes/checks/test_faults.py::test_every_check_has_a_fault",
             "add a fault to probes/simulation/faults/ that finds",
         ),
@@ -1288,9 +1288,15 @@ NIC_FAMILY = Recipe(
             before='    NicFamily(\n        "MANA",',
         ),
         Change(
-            "probes/simulation/faults/nic.py",
-            '        ("Sample", "1ae0:0001", "sample_", "sample_rdma"),\n',
-            after='        ("Intel", "8086:1592", "irdma", "irdma"),\n',
+            "probes/simulation/faults/nic.toml",
+            """
+[nic-sample]
+summary = "Sample NICs whose driver does not register DMA-BUFs"
+on = "pcie-l40s"
+finds = ["dmabuf-nic-driver-lacks-support"]
+node = ["without_dmabuf", "1ae0:0001", "sample_", "sample_rdma"]
+does = "needs_own_slots"
+""",
         ),
         Change(
             "tests/probes/checks/path/test_gdr_path.py",
@@ -1309,9 +1315,9 @@ NIC_FAMILY = Recipe(
             "tests/probes/checks/path/test_gdr_path.py",
             "[nic-sample-sample_0-Sample's NICs",
         ),
-        "probes/simulation/faults/nic.py": (
+        "probes/simulation/faults/nic.toml": (
             "tests/probes/checks/test_faults.py::test_every_family_of_nics_without_dmabuf_has_a_fault",
-            "add a row to probes/simulation/faults/nic.py for ['Sample']",
+            "add a fault to probes/simulation/faults/nic.toml for ['Sample']",
         ),
     },
 )

@@ -128,7 +128,7 @@ _COMMANDS: dict[Callable[[], None], tuple[str, ...]] = {
     bench.bench_fleet: ("gpu[001-500]", "gpu001,gpu017", "gpu[001-064]", "gpu[001-020]", "--from"),
 }
 _WITHOUT_COMMANDS = {
-    *(bench.bench_sampling, bench.bench_step_clock, bench.bench_topologies, bench.bench_pci),
+    *(bench.bench_sampling, bench.bench_topologies, bench.bench_pci),
     *(bench.bench_hours, bench.bench_recording, bench.bench_remote_live),
     bench.bench_fleet_live,
 }

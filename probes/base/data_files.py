@@ -38,20 +38,26 @@ def read_toml(package: str, name: str) -> dict[str, Any]:
     return parse_toml(text) if texts is None else texts
 
 
-_LINE = re.compile(r"""\[([\w-]+)\]|([\w-]+) = (?:"([^"\\]*)"|'([^']*)')|#.*|""")
+_TEXT = r"""(?:"([^"\\]*)"|'([^']*)')"""
+_LINE = re.compile(rf"\[([\w-]+)\]|([\w-]+) = (?:{_TEXT}|\[)|    {_TEXT},|\]|#.*|")
 
 
 def _parse_texts(toml: str) -> dict[str, Any] | None:
-    """Parse tables of texts, each in one line, in a tenth of the time; None: the file has more than these."""
+    """Parse tables of texts and lists of texts, each in a line, in a tenth of the time; None: it has more."""
     tables: dict[str, Any] = {}
-    row = tables
+    row, items = tables, list[str]()
     for line in toml.split("\n"):
         match = _LINE.fullmatch(line)
         if match is None:
             return None
-        table, key, basic, literal = match.groups()
+        table, key, *texts = match.groups()
+        text = next((text for text in texts if text is not None), None)
         if table:
             row = tables[table] = {}
+        elif key and text is None:
+            row[key] = items = []
         elif key:
-            row[key] = literal if basic is None else basic
+            row[key] = text
+        elif text is not None:
+            items.append(text)
     return tables

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from probes.base.evidence import Evidence, Severity
+from probes.base.plan import Plan, Step, make_plan
 from probes.base.text import printable
 from probes.checks.gpu import devices as gpu_devices
 from probes.checks.gpu import driver, fabric, modes, nvlink, smmu
@@ -33,6 +34,7 @@ from probes.checks.path import dmabuf, gdr_path, vendor_paths
 from probes.checks.pcie import acs, device_control, errors, iommu, links, placement
 from probes.checks.peermem import boot, in_use, on_disk
 from probes.checks.system import combinations, cpus, device_files, kubernetes, limits, site_checks, tools
+from probes.plans.common import REBOOT_ENDS_JOBS, reboot_plan
 from probes.queries.finding import (
     Area,
     Check,
@@ -41,10 +43,12 @@ from probes.queries.finding import (
     Outcome,
     Scope,
     Status,
+    Texts,
     end_with,
     pid_name,
     unknown,
 )
+from probes.queries.jobs import job_plan
 from probes.queries.pcie_paths import DeviceNames
 from probes.snapshot.examination import Examination
 
@@ -210,12 +214,26 @@ def _outcome(check: Check, examination: Examination) -> Outcome:
     try:
         for precondition in check.requires:
             end_with(precondition(examination))
-        return check.judge(examination)
+        outcome = check.judge(examination)
+        if outcome.status is Status.FOUND and outcome.fix is None and (plan := _plan_of(check.texts())):
+            outcome = replace(outcome, fix=plan)
+        return outcome
     except CheckEnded as ended:
         return ended.outcome
     except Exception as error:  # a check that fails must not affect the others
         message = printable(f"{type(error).__name__}: {error}", 200)
         return unknown(FAILED_BY_A_BUG, Evidence("gdrtop", message))
+
+
+def _plan_of(texts: Texts) -> Plan | None:
+    """Return the plan of the texts; None: each node has its own, or there is none."""
+    parts = ((step.startswith("#"), *step[2:].partition(" | ")) for step in texts.steps)
+    steps = [Step(why, tuple(command.split()), needs_root) for needs_root, why, _, command in parts]
+    if texts.plan == "job":
+        return job_plan(texts.fix, *steps, note=texts.note)
+    if texts.plan == "reboot":
+        return reboot_plan(texts.fix, *steps, disturbs=texts.disturbs or REBOOT_ENDS_JOBS, note=texts.note)
+    return make_plan(texts.fix, *steps, disturbs=texts.disturbs, note=texts.note) if texts.fix else None
 
 
 def _finding(check: Check, outcome: Outcome, names: DeviceNames) -> Finding:

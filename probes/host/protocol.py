@@ -312,16 +312,6 @@ class Host(Protocol):
         """Return what the NCCL logs of jobs showed while the node was recorded; only recordings have them."""
         return _answer(self, "log_findings")
 
-    def counter_readings(
-        self, paths: Sequence[str], interval: float = 0.1
-    ) -> Maybe[tuple[tuple[float, int], ...]]:
-        """Return (seconds, sum of the integers in these files) of each reading since the last call.
-
-        The first call starts to read them every `interval` seconds by `monotonic()`, until no call comes for
-        some seconds. Never recorded.
-        """
-        return _answer(self, "counter_readings", *paths)
-
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of the node's session."""
         return _answer(self, "environment", name)
@@ -361,7 +351,7 @@ _SOURCES = {
 class HostBase(Host):
     """A host whose every answer is unknown, for the same reason; a subclass overrides what it can answer.
 
-    RecordingHost passes on every question, so it is no subclass, and mypy names what it misses.
+    RecordingHost passes on every question, so it is no subclass.
     """
 
     UNANSWERED: ClassVar[tuple[Reason, str]]

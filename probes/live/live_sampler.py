@@ -39,7 +39,6 @@ from probes.snapshot.rates import Reading
 
 if TYPE_CHECKING:
     from probes.live.events.detectors import EventDetector
-    from probes.live.step_clock.job_steps import JobSteps
 
 
 # Bus bandwidth of each rank from the files of NCCL's inspector, for jobs that write them.
@@ -248,13 +247,11 @@ class LiveSampler:
         self._bus = BusBandwidth()
         self._odd, self._spread = OddOneOut(settles), Spread()
         self._silence = Silence()
-        self._steps: JobSteps | None = None
         self._events: EventDetector | None = None
         if settles:  # a single sample has no events
             from probes.live.events.detectors import EventDetector
-            from probes.live.step_clock.job_steps import JobSteps
 
-            self._steps, self._events = JobSteps(), EventDetector()
+            self._events = EventDetector()
         self.ras = RasEvents() if ras is None else ras
         # The states of modules, the names of NICs, and those of GPUs and NICs.
         self._of_node: Latest[tuple[dict[str, str], dict[str, str], dict[str, str]]] = Latest()
@@ -318,8 +315,6 @@ class LiveSampler:
             ("the GPUs of jobs", self._with_gpus),
             ("the slowest ranks", lambda sample: self._bus.with_slowest(sample.jobs, host.wall_clock())),
         ]
-        if (steps := self._steps) is not None:
-            updates.append(("the step clock", lambda sample: steps.update(host, node, sample)))
         for what, update in updates:
             sample = replace(sample, jobs=part(limits, what, partial(update, sample), sample.jobs))
         if self._events is not None:

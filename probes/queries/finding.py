@@ -101,6 +101,11 @@ class Texts:
     source: str  # a document that anyone can look up
     ok: str = ""  # the title of a passed check, as "nvidia driver is loaded"
     impact: str = ""  # what the user loses, with a figure where known
+    fix: str = ""  # the title of the plan, where it is the same on every node
+    steps: Collection[str] = ()  # as in a shell: "# as root", "$ as any user"; "$ Show why | nvidia-smi -q"
+    disturbs: str = ""  # as in Plan
+    note: str = ""
+    plan: str = ""  # "job": the job has to be restarted, "reboot": the node; "": neither
 
 
 @cache

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from typing import Any, TypeVar
 
 from probes.base.frozen import frozen
 from probes.base.text import printable, text_of
 from probes.base.unknown import Maybe, Reason, Unknown, map_known
 from probes.facts.system.kubernetes import without_variables
-from probes.host.collectives import CollectiveSpeed
-from probes.host.component_history import ComponentHistory
-from probes.host.fec import FecState
-from probes.host.nvml import NvmlFacts, NvmlLive
 from probes.host.protocol import (
     MAX_MESSAGES,
     READ_LIMIT_BYTES,
     CommandOutput,
-    CudaGpu,
     FileRange,
     Host,
     KernelMessage,
     LogFinding,
 )
 from probes.host.ras import ANSWER_SECONDS
-from probes.host.rdma_resources import PacketNumbers, RdmaResources
-from probes.host.tcp_sockets import TcpSocket
-from probes.host.usage import InterfaceCounters, ProcessUsage
 from probes.recording.format import Question
 
 K = TypeVar("K", str, int)
@@ -50,10 +43,11 @@ class Moment:
     answers: dict[Question, Maybe[Any]]
 
 
-class RecordingHost:
+class RecordingHost(Host):
     """Forwards every question to a host and records its answer; asks nothing itself.
 
-    `sink` takes each moment. Questions may come from several threads.
+    `sink` takes each moment. Questions may come from several threads. _RECORDED and _RECORDED_EACH have those
+    that are passed on as they are.
     """
 
     def __init__(self, host: Host, sink: Callable[[Moment], object]) -> None:
@@ -148,18 +142,6 @@ class RecordingHost:
         """Return a part of a file, unrecorded: recordings do not contain logs of jobs."""
         return self._host.read_range(path, offset, limit)
 
-    def names(self, path: str) -> Maybe[tuple[str, ...]]:
-        return self._ask("names", (path,), lambda: self._host.names(path))
-
-    def link(self, path: str) -> Maybe[str]:
-        return self._ask("link", (path,), lambda: self._host.link(path))
-
-    def resolve(self, path: str) -> Maybe[str]:
-        return self._ask("resolve", (path,), lambda: self._host.resolve(path))
-
-    def size(self, path: str) -> Maybe[int]:
-        return self._ask("size", (path,), lambda: self._host.size(path))
-
     def access(self, path: str, write: bool = False) -> Maybe[bool]:
         kind = "writable" if write else "readable"
         return self._ask(kind, (path,), lambda: self._host.access(path, write))
@@ -173,54 +155,6 @@ class RecordingHost:
 
     def run_trusted(self, argv: Sequence[str], seconds: float, user: str) -> Maybe[CommandOutput]:
         return self._ask("run", tuple(argv), lambda: self._host.run_trusted(argv, seconds, user))
-
-    def nvml(self) -> Maybe[NvmlFacts]:
-        return self._ask("nvml", (), self._host.nvml)
-
-    def nvml_live(self) -> Maybe[tuple[NvmlLive, ...]]:
-        return self._ask("nvml_live", (), self._host.nvml_live)
-
-    def dmabuf_errnos(self, devices: Sequence[str]) -> Mapping[str, Maybe[int]]:
-        return self._ask_each("dmabuf_errno", devices, self._host.dmabuf_errnos)
-
-    def data_direct_paths(self, devices: Sequence[str]) -> Mapping[str, Maybe[str]]:
-        return self._ask_each("data_direct_path", devices, self._host.data_direct_paths)
-
-    def cuda_gpus(self) -> Maybe[tuple[CudaGpu, ...]]:
-        return self._ask("cuda_gpus", (), self._host.cuda_gpus)
-
-    def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
-        return self._ask_each("process_usage", pids, self._host.process_usage)
-
-    def interface_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[InterfaceCounters]]:
-        return self._ask_each("interface_counters", names, self._host.interface_counters)
-
-    def rdma_resources(self) -> Maybe[RdmaResources]:
-        return self._ask("rdma_resources", (), self._host.rdma_resources)
-
-    def packet_numbers(self) -> Maybe[tuple[PacketNumbers, ...]]:
-        return self._ask("packet_numbers", (), self._host.packet_numbers)
-
-    def tcp_sockets(self) -> Maybe[tuple[TcpSocket, ...]]:
-        return self._ask("tcp_sockets", (), self._host.tcp_sockets)
-
-    def namespace_sockets(self, pid: int) -> Maybe[tuple[TcpSocket, ...]]:
-        return self._ask("namespace_sockets", (str(pid),), lambda: self._host.namespace_sockets(pid))
-
-    def socket_inodes(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[int, ...]]]:
-        return self._ask_each("socket_inodes", pids, self._host.socket_inodes)
-
-    def rdma_statistics(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        return self._ask_each("rdma_statistics", names, self._host.rdma_statistics)
-
-    def thread_names(self, pids: Sequence[int]) -> Mapping[int, Maybe[tuple[str, ...]]]:
-        return self._ask_each("thread_names", pids, self._host.thread_names)
-
-    def ethtool_counters(self, names: Sequence[str]) -> Mapping[str, Maybe[dict[str, int]]]:
-        return self._ask_each("ethtool_counters", names, self._host.ethtool_counters)
-
-    def fec_states(self, names: Sequence[str]) -> Mapping[str, Maybe[FecState]]:
-        return self._ask_each("fec_states", names, self._host.fec_states)
 
     def kernel_messages(self) -> Maybe[tuple[KernelMessage, ...]]:
         """Return the kernel's new messages, and record all of a moment."""
@@ -236,15 +170,6 @@ class RecordingHost:
         subject = (f"{address} {command}",)
         return self._ask("ras_answer", subject, lambda: self._host.ras_answer(address, command, seconds))
 
-    def ras_events(self, address: str, last: bool = False) -> Maybe[tuple[str, ...]]:
-        return self._ask("ras_events", (address,), lambda: self._host.ras_events(address, last))
-
-    def collectives(self, path: str, user: Maybe[int]) -> Maybe[tuple[CollectiveSpeed, ...]]:
-        return self._ask("collectives", (path,), lambda: self._host.collectives(path, user))
-
-    def component_history(self) -> Maybe[ComponentHistory]:
-        return self._ask("component_history", (), self._host.component_history)
-
     def log_findings(self) -> Maybe[tuple[LogFinding, ...]]:
         return self._host.log_findings()
 
@@ -256,15 +181,6 @@ class RecordingHost:
         with self._lock:
             if findings or _LOG_FINDINGS in self._recorded or _LOG_FINDINGS in self._new:
                 self._new[_LOG_FINDINGS] = findings
-
-    def counter_readings(
-        self, paths: Sequence[str], interval: float = 0.1
-    ) -> Maybe[tuple[tuple[float, int], ...]]:
-        """Return the readings, unrecorded: ten a second would fill a recording."""
-        return self._host.counter_readings(paths, interval)
-
-    def environment(self, name: str) -> Maybe[str]:
-        return self._ask("environment", (name,), lambda: self._host.environment(name))
 
     def is_root(self) -> bool:
         is_root = self._host.is_root()
@@ -281,6 +197,44 @@ class RecordingHost:
 
     def wall_clock(self) -> float:
         return self._host.wall_clock()
+
+
+# Questions that are passed on as they are, and how many of the arguments are in the recording.
+_RECORDED = {
+    **dict.fromkeys(("names", "link", "resolve", "size", "environment", "namespace_sockets"), 1),
+    **dict.fromkeys(("ras_events", "collectives"), 1),
+    **dict.fromkeys(("nvml", "nvml_live", "cuda_gpus", "component_history"), 0),
+    **dict.fromkeys(("rdma_resources", "packet_numbers", "tcp_sockets"), 0),
+}
+# Questions about several devices or processes at once, and the kind of the answer for each.
+_RECORDED_EACH = {
+    **{"dmabuf_errnos": "dmabuf_errno", "data_direct_paths": "data_direct_path"},
+    **{name: name for name in ("process_usage", "interface_counters", "socket_inodes", "rdma_statistics")},
+    **{name: name for name in ("thread_names", "ethtool_counters", "fec_states")},
+}
+
+
+def _recorded(name: str, arguments: int) -> Callable[..., Any]:
+    @wraps(getattr(Host, name))
+    def ask(self: RecordingHost, *given: Any, **named: Any) -> Any:
+        subject = tuple(map(str, given[:arguments]))
+        return self._ask(name, subject, lambda: getattr(self._host, name)(*given, **named))
+
+    return ask
+
+
+def _recorded_each(name: str, kind: str) -> Callable[..., Any]:
+    @wraps(getattr(Host, name))
+    def ask(self: RecordingHost, keys: Sequence[Any]) -> Any:
+        return self._ask_each(kind, keys, getattr(self._host, name))
+
+    return ask
+
+
+for _name, _arguments in _RECORDED.items():
+    setattr(RecordingHost, _name, _recorded(_name, _arguments))
+for _name, _kind in _RECORDED_EACH.items():
+    setattr(RecordingHost, _name, _recorded_each(_name, _kind))
 
 
 def _same(before: Maybe[Any], after: Maybe[Any]) -> bool:

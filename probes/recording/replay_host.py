@@ -85,13 +85,6 @@ class ReplayHost(HostBase):
         """Return that recordings do not contain job logs."""
         return Unknown(Reason.NOT_RECORDED, printable(path), "recordings do not contain job logs")
 
-    def counter_readings(
-        self, paths: Sequence[str], interval: float = 0.1
-    ) -> Maybe[tuple[tuple[float, int], ...]]:
-        """Return that recordings do not contain them: one reading a second shows steps that are not there."""
-        detail = "needs 10 readings a second, and a recording has one"
-        return Unknown(Reason.NOT_RECORDED, printable(paths[0]), detail)
-
     def process_usage(self, pids: Sequence[int]) -> Mapping[int, Maybe[ProcessUsage]]:
         """Return user, CPU, memory and affinity of each process."""
         return {pid: self._answer("process_usage", str(pid)) for pid in pids}

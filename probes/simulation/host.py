@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from probes.simulation.node.model.tree import Tree
 
 
-_MOST_READ_SECONDS = 60.0  # of readings that were not taken
 _FIRST_WITH_DATA_DIRECT = 54
 _REBOOT_SECONDS = 300.0
 
@@ -92,7 +91,6 @@ class SimulatedHost(HostBase):
         self._advancing = Lock()
         self._messages_read: int | None = None
         self._events_read: float | None = None
-        self._read_until: dict[tuple[str, ...], float] = {}  # counters, by the clock
         self._started_at = time.time() if clock is time.monotonic else 1_700_000_000.0
         self.tree = build_tree(self._description, seed)
         self._node: SimulatedNode | None = None
@@ -388,27 +386,6 @@ class SimulatedHost(HostBase):
 
     def component_history(self) -> Maybe[ComponentHistory]:
         return component_history(self.tree, self._started_at)
-
-    def counter_readings(
-        self, paths: Sequence[str], interval: float = 0.1
-    ) -> Maybe[tuple[tuple[float, int], ...]]:
-        now, since = self._clock(), self._read_until.get(tuple(paths))
-        if since is None or not 0 <= now - since <= _MOST_READ_SECONDS:
-            since = now
-        count = int((now - since) / interval + 1e-6)
-        self._read_until[tuple(paths)] = since + count * interval
-        self._seconds()
-        found: list[tuple[float, int]] = []
-        for number in range(1, count + 1):
-            at = since + number * interval
-            total = 0
-            for path in paths:
-                content = self.tree.content(path, at - self._began)
-                if isinstance(content, Unknown):
-                    return content
-                total += int(content.partition(b"@")[0])
-            found.append((at, total))
-        return tuple(found)
 
     def is_root(self) -> bool:
         return False  # a simulated node is never read as root

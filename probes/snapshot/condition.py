@@ -21,7 +21,6 @@ STOPPED, RANK_ENDED, ODD_RANK = "rank-stopped", "rank-ended", "rank-differs"
 SLOW_NIC, TRAFFIC_FELL, SILENT = "nic-slow-in-job", "job-traffic-fell", "job-silent"
 UNEVEN, PLANE_UNUSED = "nic-traffic-uneven", "nic-plane-unused"
 CONGESTED = "network-congested"
-STEP_LONGER = "job-step-longer"
 FLAPPING, PAUSED, ERRORS_RISING = "port-flapping", "port-paused", "port-errors-rising"
 KV_OVER_TCP, KV_STAGED = "kv-transfer-over-tcp", "kv-transfer-staged"
 THROTTLED, RAS_PROBLEM, BELOW_LIMIT = "gpu-throttled", "ras-problem", "bandwidth-below-limit"
@@ -47,7 +46,6 @@ class Condition:
     effect: str = ""  # in an admin's words, "train.py copies GPU memory through host memory"
     is_begun: bool = False  # it began then, and not before gdrtop looked
     causes: tuple[str, ...] = ()  # of KV caches over TCP: ids of steps in fall_backs.toml; COLLISION
-    grown: str = ""  # of a step: "network", "rest", "both", "unclear"
 
 
 @frozen

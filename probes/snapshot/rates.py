@@ -17,7 +17,7 @@ from probes.facts.kernel.modules import ModuleFacts, ModuleState
 from probes.facts.node import Node
 from probes.facts.pci.nic_families import HARDWARE_OCTETS, Octets
 from probes.facts.rdma.cxi import RECEIVED_OCTETS, SENT_OCTETS, has_verbs, link_state, telemetry_file
-from probes.facts.rdma.devices import RdmaDevice, RdmaFacts, RdmaPort, is_software, read_numbered
+from probes.facts.rdma.devices import RdmaFacts, RdmaPort, is_software, read_numbered
 from probes.facts.rdma.port_health import OCTETS_A_UNIT, RECEIVED, SENT
 from probes.host.nvml import NvmlLive
 from probes.host.protocol import Host
@@ -63,7 +63,6 @@ _FULL = 0xFFFF_FFFF
 _WRAP, _MOST_BYTES = 1 << 48, 1e12
 WITHOUT_FILES = (Reason.NOT_THERE, Reason.FILE_MISSING)
 _STATISTIC = "rdma statistic "
-_BACKWARD = Unknown(Reason.MALFORMED, "", "the counter went backward: it was reset, or 32 bits wrapped")
 
 
 def _octets(host: Host, path: str) -> Maybe[int]:
@@ -96,7 +95,6 @@ class _ByteCounters:
     sent: tuple[str, ...]
     received: tuple[str, ...]
     read: Callable[[Host, str], Maybe[int]]
-    is_hidden: bool = False  # RDMA netlink has them, and no file
 
 
 def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
@@ -109,7 +107,7 @@ def _byte_counters(device: str, port: RdmaPort) -> Maybe[_ByteCounters]:
     if SENT not in known(port.counters, ()) and (octets := _hardware_octets(port)):
         directory = statistic(device, port) if port.is_hidden else f"{path}/hw_counters"
         sent, received = (tuple(f"{directory}/{name}" for name in names) for names in octets)
-        return _ByteCounters(sent, received, _hw_octets, port.is_hidden)
+        return _ByteCounters(sent, received, _hw_octets)
     if isinstance(port.counters, Unknown) and port.counters.reason in WITHOUT_FILES:
         return port.counters
     return _ByteCounters((f"{path}/counters/{SENT}",), (f"{path}/counters/{RECEIVED}",), _octets)
@@ -160,27 +158,6 @@ def _sum(read: Callable[[str], Maybe[int]], files: tuple[str, ...]) -> Maybe[int
             return octets
         total += octets
     return total
-
-
-def byte_files(host: Host, device: RdmaDevice, port: RdmaPort) -> tuple[tuple[str, ...], int]:
-    """Return the files that `read_port` adds up, sent and received, and the bytes in one of their units.
-
-    Of software RDMA they are those of its interface; without any, none.
-    """
-    counters = _byte_counters(device.sysfs_path, port)
-    is_standard = isinstance(counters, _ByteCounters) and counters.read is _octets
-    if isinstance(counters, _ByteCounters) and counters.is_hidden:
-        return (), 1
-    if isinstance(counters, _ByteCounters) and (not is_standard or SENT in known(port.counters, ())):
-        files = (*counters.sent, *counters.received)
-        if counters.read is _hw_octets and isinstance(read_integer(host, files[0]), Unknown):
-            files = tuple(f"{device.sysfs_path}/hw_counters/{posixpath.basename(file)}" for file in files)
-        return files, OCTETS_A_UNIT if is_standard else 1
-    netdev = known(port.netdev, "")
-    if is_software(device) and netdev:
-        statistics = f"/sys/class/net/{netdev}/statistics"
-        return (f"{statistics}/tx_bytes", f"{statistics}/rx_bytes"), 1
-    return (), 1
 
 
 @frozen

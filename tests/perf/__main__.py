@@ -23,7 +23,7 @@ from statistics import median
 from tests.perf.command import Command, measure
 from tests.perf.compare import print_comparison
 from tests.perf.fleet import bench_fleet, bench_fleet_live, bench_remote_live
-from tests.perf.live import bench_live, bench_sampling, bench_step_clock
+from tests.perf.live import bench_live, bench_sampling
 from tests.perf.monitors import bench_running
 from tests.perf.scale import bench_crowded_dashboard, bench_hours, bench_pci, bench_topologies
 from tests.perf.system_calls import bench_system_calls
@@ -243,7 +243,6 @@ BENCHES: tuple[Callable[[], None], ...] = (
     bench_running,
     bench_live,
     bench_sampling,
-    bench_step_clock,
     bench_system_calls,
     bench_topologies,
     bench_pci,

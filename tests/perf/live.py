@@ -1,15 +1,11 @@
-"""The live view: its screen, a sample on a crowded node, the step clock, and the simulated node's part."""
+"""The live view: its screen, a sample on a crowded node, and the simulated node's part."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from random import Random
-from tempfile import TemporaryDirectory
+from collections.abc import Callable
 from typing import Any
 
-from probes.base.unknown import Unknown
 from tests.perf.table import GDRTOP, NODE, best, row, running_cost, slowness
 from tests.perf.terminal import dashboard
 from tests.support.crowded_node import add_processes
@@ -51,72 +47,6 @@ def bench_live() -> None:
         "× 1.2",
         many / few <= 1.2,
     )
-
-
-_HOUR = 3600
-_READING_SECONDS = 5
-
-
-def bench_step_clock() -> None:
-    """The step clock of one job for an hour, on average: its readings of two files, and its estimates.
-
-    The files are on a disk; what a driver needs to answer is not gdrtop's. The job is the most expensive one
-    of three: short steps, long steps, and traffic without a period.
-    """
-    from tests.support.simulated_traffic import poisson, steps
-
-    reading = best(_reading_seconds, 2)
-    costs = []
-    for name, traffic in (
-        ("5.7 s", lambda random: steps(random, 5.7)),
-        ("45.7 s", lambda random: steps(random, 45.7)),
-        ("no period", poisson),
-    ):
-        count, estimates = _hour_of_clock(traffic(Random(1)))
-        costs.append((100 * (count * reading + estimates) / _HOUR, name, count / _HOUR))
-    cost, name, each_second = max(costs)
-    normal = cost / slowness()
-    text = f"{cost:.3f} %, {normal:.3f} at full speed ({name}: {each_second:.1f} readings/s)"
-    row("step clock of a job, CPU of one core", text, "0.1 %", normal <= 0.1)
-
-
-def _reading_seconds() -> float:
-    """Return the CPU seconds of a reading, with those of its thread."""
-    from probes.host.machine.local import LocalHost
-
-    with TemporaryDirectory() as directory:
-        files = [Path(directory, name) for name in ("port_xmit_data", "port_rcv_data")]
-        for file in files:
-            file.write_text("123456789012\n")
-        host, count = LocalHost(), 0
-        paths = [str(file) for file in files]
-        host.counter_readings(paths)
-        time.sleep(1)
-        host.counter_readings(paths)
-        began = time.process_time()
-        for _ in range(_READING_SECONDS):
-            time.sleep(1)
-            read = host.counter_readings(paths)
-            count += 0 if isinstance(read, Unknown) else len(read)
-        assert count, "no reading came"
-        return (time.process_time() - began) / count
-
-
-def _hour_of_clock(traffic: Iterator[tuple[float, float]]) -> tuple[int, float]:
-    """Return how many readings the clock asks for, and the CPU seconds of its estimates."""
-    from probes.live.step_clock.clock import FAST, StepClock
-    from tests.support.simulated_traffic import readings
-
-    possible = readings(traffic, _HOUR, Random(2), interval=FAST)
-    clock, count, seconds = StepClock("mlx5_0"), 0, 0.0
-    for at in range(1, _HOUR + 1):
-        each = round(clock.interval(at) / FAST)
-        asked = possible[(at - 1) * 10 : at * 10 : each]
-        count += len(asked)
-        began = time.thread_time()
-        clock.update(asked, at, at)
-        seconds += time.thread_time() - began
-    return count, seconds
 
 
 _EMPTY_CALLS = 10_000

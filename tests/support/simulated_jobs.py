@@ -80,7 +80,6 @@ TOLD: dict[str, Told] = {
     "gpu-throttled-live": Told(events=(r"throttled 0000:.*: GPU 0 .*is throttled \(HW thermal\)",)),
     "packets-lost-live": Told(events=("errors-rising mlx5_0: mlx5_0 retransmits packets",)),
     "job-hung": Told(),
-    "step-longer": Told(),
     # The first two need other NICs, the third is healthy, and the fourth shows after five minutes.
     **dict.fromkeys(("ecmp-collision", "plane-unused", "adaptive-routing-seen", "nic-uneven"), Told()),
     "storage-traffic": Told(jobs=(r"train.py \(alice", r"mmfsd \(root\)")),

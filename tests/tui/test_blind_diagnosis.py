@@ -66,7 +66,7 @@ SUBJECTS: dict[str, tuple[float, Callable[[Tree], set[str]]]] = {
 # Once missed, because their nodes had a second problem, which stood first.
 ONCE_MISSED = ("acs-direct-nic", "k8s-rdma-not-enabled", "nccl-gid-index-not-v2")
 # Found after minutes, which tests/probes/live/test_watched_faults.py watches without a screen.
-SLOW = {"step-longer", "nic-uneven"}
+SLOW = {"nic-uneven"}
 WATCHED = {name for name, fault in FAULTS.items() if fault.shows} - SLOW
 
 

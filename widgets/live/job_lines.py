@@ -17,13 +17,11 @@ from probes.checks.statements import (
     rank_health,
 )
 from probes.facts.jobs.processes import Process, ProcessFacts, busy_cpus
-from probes.live.model.activity import seconds_text, step_text
 from probes.live.model.sample import LiveJob, LiveProcess, LiveSample, PathWord, Role, SlowestNic, program_of
 from probes.live.model.transfer import moved_gbps
 from probes.live.odd_one_out import WINDOW_SECONDS
 from probes.live.processes.jobs import path_shares
 from probes.queries.finding import Finding, names_of
-from probes.snapshot.condition import STEP_LONGER
 from widgets.base.figures import gbps, gibibytes, minutes, short
 from widgets.base.health import TONES
 from widgets.base.lines import Line, Run, Tone, cut, fit, flowed, joined, plain, sentence, width_of, wrapped
@@ -107,15 +105,6 @@ def job_line(job: LiveJob, sample: LiveSample, width: int) -> Line:
     return fit(briefest, width)
 
 
-def _step(job: LiveJob) -> str:
-    """Return "step 17.2 s, network 4.1 s"; "" if the step is unknown or one of several patterns."""
-    if isinstance(job.step, Unknown) or not job.step.is_steady:
-        return ""
-    network = seconds_text(job.step.network_seconds)
-    longer = f" (+{job.step.share_longer:.0%})" if job.step.longer_than is not None else ""
-    return f"step {seconds_text(job.step.seconds)} s{longer}, network {network} s"
-
-
 def _slowest_nic(nic: SlowestNic) -> str:
     """Name the NIC and the time over which it was the slowest: at this moment another one may be."""
     return f"slowest (mean of {WINDOW_SECONDS:.0f} s): {nic.device}"
@@ -187,9 +176,6 @@ def draw_verdicts(sample: LiveSample, width: int, rows: int) -> list[Line]:
             return [*lines, fit((Run(f"  and {plural(left, 'more job')}: {names}", Tone.DIM),), width)]
         lines.append(job_line(job, sample, width))
         lines.extend(problem_lines(job, sample, width, min(4, rows - len(lines) - (left > 1))))
-        is_said = any(problem.id == STEP_LONGER for problem in findings_about(job, sample))
-        if not isinstance(job.step, Unknown) and not is_said and len(lines) + left <= rows:
-            lines.append(fit((Run(f"  {step_text(job.step, sample.taken_at)}", Tone.DIM),), width))
     return lines[:rows]
 
 
@@ -290,9 +276,9 @@ def _paths(processes: Sequence[LiveProcess], sample: LiveSample, width: int) -> 
 
 
 def _details(job: LiveJob, processes: Sequence[LiveProcess]) -> list[Line]:
-    """Return the slowest NIC and rank, and the step, where they are known."""
+    """Return the slowest NIC and rank, where they are known."""
     slowest = _slowest_nic(job.slowest_nic) if job.slowest_nic is not None else ""
-    texts = (slowest, _step(job), _slowest_rank(job, processes))
+    texts = (slowest, _slowest_rank(job, processes))
     return [(Run(text),) for text in texts if text]
 
 

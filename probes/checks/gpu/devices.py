@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TypeVar
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import make_plan, user_plan
+from probes.base.plan import make_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, is_there, known, map_known
 from probes.facts.gpu.gpus import NOT_LISTED, Gpu
@@ -172,11 +172,6 @@ def xid_79_fell_off_bus(examination: Examination) -> Outcome:
             f"{join_limited(where) or 'a GPU'}: the GPU lost its PCIe link or its power."
             + (" It responds again." if back else ""),
             *first_n(evidence),
-            fix=reboot_plan(
-                "Power-cycle the node",
-                "Drain the node and power-cycle it (a reboot is often not enough)",
-                "Reseat the GPU, riser and cables, and replace the GPU if it happens again",
-            ),
             severity=Severity.WARNING if back else None,
             impact="Jobs that ran on this GPU are dead." if back else "",
             devices=where,
@@ -210,13 +205,6 @@ def gpu_missing_from_nvml(examination: Examination) -> Outcome:
                 Evidence(f"NVML, {gpu.bdf}", gpu.nvml.detail or gpu.nvml.reason.value)
                 for gpu in silent
                 if isinstance(gpu.nvml, Unknown)
-            ),
-            fix=make_plan(
-                "Reset the GPU",
-                "Search the kernel log for NVRM and Xid lines about this GPU",
-                "Drain the node, then reset the GPU or reboot",
-                "Replace the GPU if it happens again",
-                disturbs="every job on this node",
             ),
             devices=bdfs_of(silent),
         )
@@ -264,11 +252,6 @@ def gpu_without_near_nic(examination: Examination) -> Outcome:
             f"{join_limited(label for _, label in far)}: the nearest NIC is behind a host bridge. By default "
             "NCCL uses GPUDirect RDMA only below a common PCIe switch (PXB).",
             *first_n(best),
-            fix=user_plan(
-                "Give these GPUs a nearby NIC",
-                "Move a NIC below the GPU's switch if the chassis allows it",
-                "Or set NCCL_NET_GDR_LEVEL=PHB in the job, then measure",
-            ),
             devices=tuple(gpu for gpu, _ in far),
         )
     shown = f"{near} of {len(topology.gpus)} GPUs have a NIC below their switch"

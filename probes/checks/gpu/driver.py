@@ -9,7 +9,7 @@ from enum import IntEnum
 from operator import not_
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import instruction, make_plan, plan_or_none, user_plan
+from probes.base.plan import instruction, make_plan, plan_or_none
 from probes.base.text import SHOWN, join_limited
 from probes.base.unknown import Unknown, is_there, known, map_known
 from probes.checks.gpu.devices import GSP_TIMEOUT, LOST_GPU, answer_now, bdfs_of, gpus_with, names_of
@@ -17,7 +17,6 @@ from probes.facts.gpu.generations import generation_named
 from probes.facts.kernel.log import UNSUPPORTED_GPU, KernelMessage, LogKind
 from probes.facts.system.services import ServiceState
 from probes.facts.system.tools import OF_DRIVER
-from probes.plans.common import reboot_plan
 from probes.plans.driver import PERSISTENCE_DAEMON, persistence_on
 from probes.plans.packages import in_driver_container
 from probes.queries.finding import Area, Outcome, found, need, needs, passed, unknown
@@ -62,12 +61,6 @@ def driver_library_mismatch(examination: Examination) -> Outcome:
             loaded,
             *first_n(shown),
             *((Evidence("NVML", driver.nvml),) if driver.nvml else ()),
-            fix=reboot_plan(
-                "Load the installed driver",
-                "Drain the node and reboot",
-                "Or stop everything that uses the GPUs, and reload the modules",
-                note="Hold the driver packages (apt-mark hold) and update only in a maintenance window.",
-            ),
             devices=("nvidia",),
             takes=examination.usability.gpus,
         )
@@ -101,12 +94,6 @@ def driver_library_missing(examination: Examination) -> Outcome:
             Evidence(f"/usr/lib/*/{name}", "not found there or in other library directories")
             for name in missing
         ),
-        fix=make_plan(
-            "Install the driver's libraries",
-            "Debian: install the versions of libcuda1 and libnvidia-ml1 that match the modules",
-            "Ubuntu: install the libnvidia-compute version that matches the modules",
-            "Other distributions: install the nvidia-driver-cuda-libs version that matches the modules",
-        ),
         devices=("nvidia",),
         takes=examination.usability.gpus,
     )
@@ -124,10 +111,6 @@ def gsp_firmware_missing(examination: Examination) -> Outcome:
     return found(
         "The firmware package is missing, or its version does not match the modules.",
         *first_n(Evidence(f"/lib/firmware/{path}", "not found") for path in missing),
-        fix=make_plan(
-            "Install the firmware",
-            "Install the nvidia-firmware or nvidia-kernel-common version that matches the modules",
-        ),
         severity=Severity.WARNING if answers else None,
         impact="None while the driver is loaded. After the next reload, no GPU works." if answers else "",
         devices=("nvidia",),
@@ -140,13 +123,6 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
     """Find failures of RmInitAdapter and probe in the kernel log, and GPUs that the driver does not know."""
     messages = log_messages(examination, LogKind.GPU_DRIVER, lambda line: "API mismatch" not in line.text)
     back = answer_now(examination, set(bdfs_in(messages)))
-    fix = make_plan(
-        "Restart the GPU",
-        "Check that the driver and its firmware (GSP) support this GPU",
-        "Drain and power-cycle the node",
-        "Replace the GPU if it happens again",
-        disturbs="every job on this node",
-    )
     if any(UNSUPPORTED_GPU in message.text for message in messages) and not back:
         bdfs = bdfs_in(messages)
         names = [gpu.name for gpu in gpus_here(examination) if gpu.bdf in bdfs]
@@ -160,9 +136,9 @@ def gpu_driver_start_failed(examination: Examination) -> Outcome:
     cause = "RmInitAdapter or probe failed"
     if back:
         cause += " once. The GPU responds now."
-        return replace(found_in_log(examination, messages, cause, fix, Severity.NOTE), impact="None now.")
+        return replace(found_in_log(examination, messages, cause, severity=Severity.NOTE), impact="None now.")
     cause += ". The numbers in the message show where."
-    return found_in_log(examination, messages, cause, fix)
+    return found_in_log(examination, messages, cause)
 
 
 def _persistence_off(examination: Examination, daemon_runs: bool, cause: str) -> Outcome:
@@ -251,14 +227,7 @@ def xid_memory_error(examination: Examination) -> Outcome:
 def xid_nvlink_error(examination: Examination) -> Outcome:
     """Find Xids of NVLinks."""
     messages = log_messages(examination, LogKind.XID, _xids(*NVLINK))
-    fix = make_plan(
-        "Reset the GPUs of the NVLink domain",
-        instruction("Run nvidia-smi nvlink -e to see the error counters of every link", False),
-        "Drain the node, then reset all GPUs of the NVLink domain",
-        "Replace the part if errors return",
-        disturbs="every job on this node",
-    )
-    return found_in_log(examination, messages, "the driver reported errors on an NVLink.", fix)
+    return found_in_log(examination, messages, "the driver reported errors on an NVLink.")
 
 
 @XIDS.note("xid-of-a-program")
@@ -332,26 +301,18 @@ def xid_other(examination: Examination) -> Outcome:
     messages = log_messages(examination, LogKind.XID, lambda message: not reported(message))
     lines = {message.number: message.text for message in messages if message.number is not None}
     numbers = sorted(lines)
-    fix = user_plan("Look up the Xid", "Follow NVIDIA's Xid manual for this number")
     shown = ", ".join(str(number) for number in numbers[:SHOWN])
     said = [(number, explanation_of(meaning_of(lines[number]))) for number in numbers[:SHOWN]]
     meanings = [f"Xid {number}: {text}" for number, text in said if text]
     cause = " ".join((f"the kernel log shows Xid {shown}.", *meanings[:2]))
-    return found_in_log(examination, messages, cause, fix)
+    return found_in_log(examination, messages, cause)
 
 
 @XIDS.warning("sxid")
 def sxid(examination: Examination) -> Outcome:
     """Find SXids of NVSwitches; a note if all of them are non-fatal."""
     messages = log_messages(examination, LogKind.SXID)
-    fix = make_plan(
-        "Reset the GPUs after a fatal SXid",
-        instruction("Check in the Fabric Manager user guide whether this SXid is fatal", False),
-        "After a fatal SXid, drain the node, stop Fabric Manager, reset all GPUs, then start Fabric "
-        "Manager again",
-        disturbs="every job on this node",
-    )
     if all("non-fatal" in message.text.casefold() for message in messages):
-        outcome = found_in_log(examination, messages, "all of them are non-fatal.", fix, Severity.NOTE)
+        outcome = found_in_log(examination, messages, "all of them are non-fatal.", severity=Severity.NOTE)
         return replace(outcome, impact="None now. A link with many non-fatal errors may fail.")
-    return found_in_log(examination, messages, "a link or a port of the NVSwitch had an error.", fix)
+    return found_in_log(examination, messages, "a link or a port of the NVSwitch had an error.")

@@ -110,13 +110,6 @@ def gpu_fabric_unhealthy(examination: Examination) -> Outcome:
     return found(
         f"GPU{sick[0][0].index}: {', '.join(sick[0][1])}.",
         *first_n(Evidence(f"nvidia-smi -q -i {gpu.index} (Fabric)", "; ".join(bad)) for gpu, bad in sick),
-        fix=make_plan(
-            "Repair the NVLink fabric",
-            "Search the Fabric Manager and rack switch logs for this GPU",
-            "Drain the node and reset all GPUs or reboot",
-            "Replace the part if the problem persists",
-            disturbs="every job on this node",
-        ),
         devices=bdfs_of(gpu for gpu, _ in sick),
     )
 
@@ -131,12 +124,6 @@ def gpu_fabric_differs(examination: Examination) -> Outcome:
     return found(
         f"The {plural(len(gpus), 'GPU')} are in {len(places)} cliques.",
         *first_n(map(_fabric_evidence, gpus)),
-        fix=make_plan(
-            "Put the GPUs back into one clique",
-            "Check the partitions that Fabric Manager or the rack manager has configured",
-            "Drain the node and reset all GPUs or reboot",
-            disturbs="every job on this node",
-        ),
         devices=bdfs_of(gpus),
     )
 
@@ -252,13 +239,6 @@ def fabric_manager_restarted_under_jobs(examination: Examination) -> Outcome:
         jobs,
         [Evidence(f"/proc/{process.pid}/stat", "started before nv-fabricmanager") for process in older],
         "Fabric Manager configures the NVSwitches again when it starts, but the GPUs keep what they had.",
-        fix=make_plan(
-            "Reset the GPUs between two starts of Fabric Manager",
-            "Drain the node and stop Fabric Manager",
-            "Reset all GPUs (nvidia-smi --gpu-reset), then start Fabric Manager again; or reboot",
-            instruction("Until then, run jobs with NCCL_NVLS_ENABLE=0", needs_root=False),
-            disturbs="every job on this node",
-        ),
     )
 
 

@@ -20,7 +20,6 @@ from probes.facts.gpu.gpus import (
 )
 from probes.nccl.settings import parse_level
 from probes.plans.boot import driver_option_plan
-from probes.plans.common import reboot_plan
 from probes.plans.driver import mig_off
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import RESTARTS, about, affected, has_pods, jobs_of
@@ -58,11 +57,6 @@ def vgpu_without_gdr(examination: Examination) -> Outcome:
         return found(
             f"{names_of(chosen)}: the hypervisor shares this GPU. Support depends on its vGPU profile.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=user_plan(
-                "Ask the hypervisor's admin for another profile",
-                "Pass the whole GPU through, or use a profile with GPUDirect RDMA",
-                disturbs="the virtual machine, which must be restarted",
-            ),
             devices=bdfs_of(chosen),
         )
     for gpu in gpus:
@@ -152,10 +146,6 @@ def confidential_computing_on(examination: Examination) -> Outcome:
     return found(
         "By design. Neither DMA-BUF nor nvidia-peermem works while confidential computing is enabled.",
         Evidence(source, "ON"),
-        fix=reboot_plan(
-            "Disable confidential computing if your security requirements allow it",
-            "Disable it with NVIDIA's gpu-admin-tools, and reset the GPUs",
-        ),
         devices=bdfs_of(facts.gpus),
     )
 
@@ -237,9 +227,6 @@ def c2c_grace_specifics_gb10(examination: Examination) -> Outcome:
         return found(
             "By design. The GPU uses the CPU's memory. nvidia-peermem, DMA-BUF and GDRCopy do not work.",
             *first_n(_name(gpu) for gpu in chosen),
-            fix=user_plan(
-                "Register host memory instead", "Allocate with cudaHostAlloc and register that memory"
-            ),
             devices=bdfs_of(chosen),
         )
     return passed(*first_n(_name(gpu) for gpu in gpus) or (NO_GPU,))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Step, instruction, make_plan
+from probes.base.plan import instruction, make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown, first_unread, is_there, known, map_known
 from probes.checks.gpu.devices import bdfs_of, names_of, need_gpus, need_nvml, needs_nvml
@@ -138,13 +138,6 @@ def nvlink_down(examination: Examination) -> Outcome:
         return found(
             f"{names_of(fewer)}: other GPUs have {most[fewer[0].name]} active links.",
             *first_n(_links(gpu) for gpu in fewer),
-            fix=make_plan(
-                "Reset the links",
-                Step("Show every link's state", ("nvidia-smi", "nvlink", "--status"), False),
-                "Drain the node, then reset all GPUs or reboot",
-                "Replace the part if a link stays down",
-                disturbs="every job on this node",
-            ),
             devices=bdfs_of(fewer),
             part_of=("fabric-manager-down", "fabric-manager-down-absent", "xid-nvlink-error"),
         )

@@ -90,10 +90,7 @@ def smmu_sva_refused(examination: Examination) -> Outcome:
         "The driver could not enable SVA. The SMMU is disabled in the firmware, or the kernel does not "
         "support it."
     )
-    fix = reboot_plan(
-        "Enable the SMMU",
-        "Enable the SMMU in the firmware's setup, and boot NVIDIA's kernel for this platform",
-    )
+    fix = None
     if is_passthrough and version < _PASID_WITH_PASSTHROUGH:
         cause = (
             f"With {option or 'passthrough'}, the SMMU has no page tables to share. Linux 6.11 can do both, "

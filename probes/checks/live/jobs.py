@@ -14,7 +14,7 @@ from probes.facts.jobs.processes import ProcessFacts
 from probes.facts.kernel.log import KernelMessage, LogKind
 from probes.live.model.sample import COLLISION
 from probes.live.processes.fall_backs import causes
-from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, end_with, found, need, passed
+from probes.queries.finding import KERNEL_LOG, Area, Outcome, Scope, found, need, passed
 from probes.queries.jobs import ONE_PATH, RESTARTS, STAGING_SETTINGS, TCP_SETTINGS, job_plan, more_paths
 from probes.queries.kernel_log import P2P_REFUSALS, coverage
 from probes.queries.ports import LINK_CAUSES
@@ -30,7 +30,6 @@ from probes.snapshot.condition import (
     SILENT,
     SLOW_NIC,
     STAGED,
-    STEP_LONGER,
     STOPPED,
     TRAFFIC_FELL,
     UNEVEN,
@@ -59,22 +58,14 @@ CAUSES_OF_STAGING = (
 CAUSES_OF_TCP = (*TCP_SETTINGS, "dev-infiniband-missing", "dev-infiniband-refused", "no-gdr-path")
 
 
-def _end_by_design(examination: Examination) -> None:
-    """End a check where the hardware cannot use GPUDirect RDMA: that is no fault of a job."""
+def _passes_by_design(examination: Examination) -> Outcome | None:
+    """Pass where the hardware cannot use GPUDirect RDMA: that is no fault of a job."""
     if examination.usability.state is State.NOT_APPLICABLE:
-        end_with(passed(Evidence("verdict", examination.usability.reason)))
+        return passed(Evidence("verdict", examination.usability.reason))
+    return None
 
 
 _STAGED_FIX = job_plan("Find out why NCCL does not use GPUDirect RDMA", _NCCL_LOG, note=_KEEPS)
-
-
-@AREA.warning(STAGED, data_path=True, part_of=CAUSES_OF_STAGING)
-def job_staged(examination: Examination) -> Outcome:
-    """Find NCCL ranks with RDMA but without GPUDirect RDMA; critical if it is certain of a whole job."""
-    _end_by_design(examination)
-    return report_conditions(examination, STAGED, _STAGED_FIX, needs_paths=True)
-
-
 _OVER_TCP_FIX = job_plan(
     "Let NCCL use RDMA",
     "Remove NCCL_IB_DISABLE and NCCL_NET=Socket from the job, if they are set",
@@ -82,16 +73,8 @@ _OVER_TCP_FIX = job_plan(
     _NCCL_LOG,
     note=_KEEPS,
 )
-
-
-@AREA.warning(OVER_TCP, data_path=True, part_of=CAUSES_OF_TCP)
-def job_over_tcp(examination: Examination) -> Outcome:
-    """Find NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job."""
-    _end_by_design(examination)
-    return report_conditions(examination, OVER_TCP, _OVER_TCP_FIX, needs_paths=True)
-
-
 _KV_CAUSES = ("nixl-ucx-without-cuda", "no-gdr-path")
+_NO_DEVICES = ("dev-infiniband-missing", "dev-infiniband-not-in-container")
 
 
 def _kv_plan(examination: Examination) -> Plan:
@@ -100,42 +83,24 @@ def _kv_plan(examination: Examination) -> Plan:
     return job_plan("Let the engine use RDMA", *(row.cure for name, row in causes().items() if name in ids))
 
 
-@AREA.warning(
-    KV_OVER_TCP,
-    data_path=True,
-    part_of=(*_KV_CAUSES, "dev-infiniband-missing", "dev-infiniband-not-in-container"),
+# NCCL ranks with RDMA but without GPUDirect RDMA; critical if it is certain of a whole job.
+AREA.warning(STAGED, data_path=True, part_of=CAUSES_OF_STAGING, requires=(_passes_by_design,))(
+    report_conditions(STAGED, needs_paths=True, fix=_STAGED_FIX)
 )
-def kv_transfer_over_tcp(examination: Examination) -> Outcome:
-    """Find engines whose bytes are on TCP connections, though no setting asks for it."""
-    return report_conditions(examination, KV_OVER_TCP, _kv_plan)
-
-
-_KV_STAGED_FIX = job_plan(
-    "Let the engine register GPU memory",
-    "Run ucx_info -d in the engine's container: it must list cuda_copy and cuda_ipc",
-    "Set UCX_MODULE_DIR to the directory with libuct_cuda.so, or install a UCX that was built with CUDA",
+# NCCL ranks that use TCP on a node with RDMA NICs; critical if it is certain of a whole job.
+AREA.warning(OVER_TCP, data_path=True, part_of=CAUSES_OF_TCP, requires=(_passes_by_design,))(
+    report_conditions(OVER_TCP, needs_paths=True, fix=_OVER_TCP_FIX)
 )
-
-
-@AREA.warning(KV_STAGED, data_path=True, part_of=_KV_CAUSES)
-def kv_transfer_staged(examination: Examination) -> Outcome:
-    """Find engines that use RDMA and have registered host memory only, though no setting asks for it."""
-    _end_by_design(examination)
-    return report_conditions(examination, KV_STAGED, _KV_STAGED_FIX)
-
-
-_CONTRADICTED_FIX = make_plan(
-    "Find out which of both is true",
-    "Run gdrtop as root, which sees the NICs that are attached to GPU memory",
-    "Run gdrtop prove, which registers GPU memory for a moment and shows what refuses it",
-    "Compare the evidence of the requirement with the node, and report what gdrtop misreads",
+# Engines whose bytes are on TCP connections, though no setting asks for it.
+AREA.warning(KV_OVER_TCP, data_path=True, part_of=(*_KV_CAUSES, *_NO_DEVICES))(
+    report_conditions(KV_OVER_TCP, fix=_kv_plan)
 )
-
-
-@AREA.warning(CONTRADICTED)
-def path_contradicts_node(examination: Examination) -> Outcome:
-    """Find processes whose registered memory contradicts what DMA-BUF or nvidia_peermem requires."""
-    return report_conditions(examination, CONTRADICTED, _CONTRADICTED_FIX, needs_paths=True)
+# Engines that use RDMA and have registered host memory only, though no setting asks for it.
+AREA.warning(KV_STAGED, data_path=True, part_of=_KV_CAUSES, requires=(_passes_by_design,))(
+    report_conditions(KV_STAGED)
+)
+# Processes whose registered memory contradicts what DMA-BUF or nvidia_peermem requires.
+AREA.warning(CONTRADICTED)(report_conditions(CONTRADICTED, needs_paths=True))
 
 
 def _resume(examination: Examination) -> Plan:
@@ -150,39 +115,22 @@ def _resume(examination: Examination) -> Plan:
     return make_plan("Resume the process", *steps)
 
 
-@AREA.warning(STOPPED, data_path=True)
-def rank_stopped(examination: Examination) -> Outcome:
-    """Find processes of jobs in the state T: stopped by a signal or a debugger."""
-    return report_conditions(examination, STOPPED, _resume)
-
-
+# Processes of jobs in the state T: stopped by a signal or a debugger.
+AREA.warning(STOPPED, data_path=True)(report_conditions(STOPPED, fix=_resume))
 _RANK_ENDED_FIX = user_plan(
     "Restart the job",
     "Read the end of the rank's log, which shows the error that ended the rank",
     "End the job and start it again",
     disturbs=RESTARTS,
 )
-
-
-@AREA.warning(RANK_ENDED, data_path=True, part_of=_LOST_GPUS)
-def rank_ended(examination: Examination) -> Outcome:
-    """Find ranks that ended while the other ranks of their job stay for more than some seconds."""
-    return report_conditions(examination, RANK_ENDED, _RANK_ENDED_FIX, 10.0)
-
-
-_RAS_PROBLEM_FIX = user_plan(
-    "Look at the rank in the RAS report",
-    "Look at the process in the RAS report: log, stacks (py-spy dump), node",
-    "Query RAS again to see whether the process has progressed: gdrtop ras, or Query RAS in Live",
+# Ranks that ended while the other ranks of their job stay for more than some seconds.
+AREA.warning(RANK_ENDED, data_path=True, part_of=_LOST_GPUS)(
+    report_conditions(RANK_ENDED, 10.0, fix=_RANK_ENDED_FIX)
 )
-
-
-@AREA.warning(RAS_PROBLEM, data_path=True, part_of=(*_LOST_GPUS, RANK_ENDED, STOPPED))
-def ras_problem(examination: Examination) -> Outcome:
-    """Report what the last answer of RAS says; gdrtop asks RAS only when the user wants it."""
-    return report_conditions(examination, RAS_PROBLEM, _RAS_PROBLEM_FIX)
-
-
+# What the last answer of RAS says; gdrtop asks RAS only when the user wants it.
+AREA.warning(RAS_PROBLEM, data_path=True, part_of=(*_LOST_GPUS, RANK_ENDED, STOPPED))(
+    report_conditions(RAS_PROBLEM)
+)
 _SLOW_NIC_FIX = make_plan(
     "Find out what slows the NIC",
     instruction("Measure the NIC alone when it is idle: gdrtop bench --nic NIC", needs_root=False),
@@ -208,121 +156,37 @@ def _slow_nic_fix(examination: Examination) -> Plan:
 )
 def nic_slow_in_job(examination: Examination) -> Outcome:
     """Find NICs below half the median of their job's NICs while the job sends."""
-    outcome = report_conditions(examination, SLOW_NIC, _slow_nic_fix, 13.0)
+    outcome = report_conditions(SLOW_NIC, 13.0, fix=_slow_nic_fix)(examination)
     return replace(outcome, part_of=(ONE_PATH,)) if outcome.fix is _COLLISION_FIX else outcome
 
 
-_UNEVEN_FIX = make_plan(
-    "Compare the NICs of the job",
-    instruction(
-        "Look at what the job does: experts and pipeline stages may send unequally by design",
-        needs_root=False,
-    ),
-    instruction("Read the channels of each NIC in the job's log: gdrtop nccl-log FILE", needs_root=False),
+# NICs above 1.2 times the average of their job for 5 min, with as many queue pairs on each.
+AREA.note(UNEVEN, scope=Scope.DEVICES, part_of=(*_PORT_FAULTS, SLOW_NIC, ODD_RANK))(
+    report_conditions(UNEVEN, 90.0)
 )
-
-
-@AREA.note(UNEVEN, scope=Scope.DEVICES, part_of=(*_PORT_FAULTS, SLOW_NIC, ODD_RANK))
-def nic_traffic_uneven(examination: Examination) -> Outcome:
-    """Find NICs above 1.2 times the average of their job for 5 min, with as many queue pairs on each."""
-    return report_conditions(examination, UNEVEN, _UNEVEN_FIX, 90.0)
-
-
-_PLANE_FIX = job_plan(
-    "Let the job use both planes",
-    "With NVSHMEM, set NVSHMEM_ENABLE_MULTI_PORT=1, or NVSHMEM_IBGDA_ENABLE_MULTI_PORT=1 in older versions. "
-    "DeepEP also has to use the queue pairs of all ports (pull request 650)",
-    "With NCCL, leave NCCL_IB_MERGE_NICS unset, so that it uses both functions of a NIC as one",
+# Planes without traffic for a minute, while the other planes of the same NICs carry a job's.
+AREA.warning(PLANE_UNUSED, data_path=True, scope=Scope.DEVICES, part_of=_PORT_FAULTS)(
+    report_conditions(PLANE_UNUSED, 90.0)
 )
-
-
-@AREA.warning(PLANE_UNUSED, data_path=True, scope=Scope.DEVICES, part_of=_PORT_FAULTS)
-def nic_plane_unused(examination: Examination) -> Outcome:
-    """Find planes without traffic for a minute, while the other planes of the same NICs carry a job's."""
-    return report_conditions(examination, PLANE_UNUSED, _PLANE_FIX, 90.0)
-
-
-_SILENT_FIX = make_plan(
-    "Find the rank that does not arrive",
-    "Run gdrtop hang: it compares the ranks by RAS, flight-recorder dumps, threads and packet "
-    "numbers, and names the one that differs",
-    instruction(
-        "Look at the job's log: while one rank writes a checkpoint, compiles or loads data for minutes, "
-        "the others wait in the same way, and it ends by itself",
-        needs_root=False,
-    ),
-)
-
-
-@AREA.warning(
-    SILENT,
-    data_path=True,
-    part_of=(*_LOST_GPUS, "task-hung-in-driver", RANK_ENDED, STOPPED, RAS_PROBLEM, *LINK_CAUSES),
-)
-def job_silent(examination: Examination) -> Outcome:
-    """Find jobs without traffic for a minute, whose GPUs were busy or whose ranks were blocked meanwhile."""
-    return report_conditions(examination, SILENT, _SILENT_FIX, 90.0)
-
-
-_TRAFFIC_FELL_FIX = user_plan(
-    "Find out what the job waits for",
-    "Ask NCCL which rank the others wait for: gdrtop ras, or Query RAS in Live",
-    "Look at the job's log and the peers: a rank on another node may have exited",
-    "Look for pauses, retransmits and ports that went down in Live",
-)
-
-
-@AREA.warning(
-    TRAFFIC_FELL,
-    data_path=True,
-    part_of=(
-        *(*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, SILENT),
-        *(*_PORT_FAULTS, "network-congested", SLOW_NIC),
-    ),
-)
-def job_traffic_fell(examination: Examination) -> Outcome:
-    """Find jobs and NICs whose traffic fell below half of the minute before and has not come back."""
-    return report_conditions(examination, TRAFFIC_FELL, _TRAFFIC_FELL_FIX, 30.0)
-
-
-_NETWORK_GREW = instruction("Look for pauses, retransmits and congestion of its ports in Live", False)
-_REST_GREW = instruction("Look at clocks and temperatures of the GPUs, CPUs and data loading", False)
-_OTHER_NODES = instruction("Compare with the other nodes of the job: gdrtop fleet live --job JOB", False)
-
-
-def _find_part(examination: Examination) -> Plan:
-    """Look at the part of the step that grew, or at both parts."""
-    grown = {condition.grown for condition in conditions_of(examination, STEP_LONGER)}
-    network, rest = grown - {"rest"}, grown - {"network"}
-    steps = [*[_NETWORK_GREW] * bool(network), *[_REST_GREW] * bool(rest), _OTHER_NODES]
-    return make_plan("Find out why it grew", *steps)
-
-
-@AREA.warning(
-    STEP_LONGER, part_of=(*_PORT_FAULTS, STAGED, "network-congested", SLOW_NIC, ODD_RANK, "gpu-throttled")
-)
-def job_step_longer(examination: Examination) -> Outcome:
-    """Find jobs whose traffic repeats more slowly than when gdrtop began to look, with the same bytes."""
-    return report_conditions(examination, STEP_LONGER, _find_part)
-
-
+_SILENT_CAUSES = (*_LOST_GPUS, "task-hung-in-driver", RANK_ENDED, STOPPED, RAS_PROBLEM, *LINK_CAUSES)
+# Jobs without traffic for a minute, whose GPUs were busy or whose ranks were blocked meanwhile.
+AREA.warning(SILENT, data_path=True, part_of=_SILENT_CAUSES)(report_conditions(SILENT, 90.0))
+_FELL_CAUSES = (*_LOST_GPUS, RANK_ENDED, STOPPED, RAS_PROBLEM, SILENT)
+# Jobs and NICs whose traffic fell below half of the minute before and has not come back.
+AREA.warning(
+    TRAFFIC_FELL, data_path=True, part_of=(*_FELL_CAUSES, *_PORT_FAULTS, "network-congested", SLOW_NIC)
+)(report_conditions(TRAFFIC_FELL, 30.0))
 _ODD_RANK_FIX = user_plan(
     "Make the ranks alike",
     "Compare the rank's NICs, CPUs and environment with another rank's in Live",
     "Give every rank the GPU, NIC and CPUs of one NUMA node, then restart the job",
     disturbs=RESTARTS,
 )
-
-
-@AREA.warning(
-    ODD_RANK,
-    data_path=True,
-    part_of=(*_PORT_FAULTS, "gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic"),
+_FAR = ("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic")
+# Ranks whose NICs, distance, CPUs or PCIe link differ from an otherwise uniform job.
+AREA.warning(ODD_RANK, data_path=True, part_of=(*_PORT_FAULTS, *_FAR))(
+    report_conditions(ODD_RANK, fix=_ODD_RANK_FIX)
 )
-def rank_differs(examination: Examination) -> Outcome:
-    """Find ranks whose NICs, distance, CPUs or PCIe link differ from an otherwise uniform job."""
-    return report_conditions(examination, ODD_RANK, _ODD_RANK_FIX)
-
 
 # Processes that hang in the kernel, in a driver of GPUs or RDMA.
 

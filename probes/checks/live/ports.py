@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
+from probes.base.plan import Plan
 from probes.base.text import capitalized, join_limited
 from probes.base.unknown import Unknown
 from probes.host.component_history import SOURCE
 from probes.host.protocol import TREE_ONLY
 from probes.live.reliability import day_text, past_by_device
-from probes.plans.common import REBOOT_ENDS_JOBS
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown, unknown_without
 from probes.queries.jobs import need_all_processes
 from probes.queries.ports import LINK_CAUSES
@@ -43,43 +42,47 @@ _NOT_SEEN_WATCHING = passed(Evidence("live view", "not seen while watching"))
 
 
 def report_conditions(
-    examination: Examination,
     check: str,
-    fix: Plan | Callable[[Examination], Plan],
     seconds: float = 0.0,
     is_about_jobs: bool = True,
     needs_paths: bool = False,
+    fix: Plan | Callable[[Examination], Plan] | None = None,
     none: Evidence | None = None,
-) -> Outcome:
-    """Return one finding for all conditions of a check.
+) -> Callable[[Examination], Outcome]:
+    """Return a check whose finding is all conditions of its name.
 
     `seconds`: for how long the node has to be watched before the check is ok, one of WATCH_STAGES; with
     `is_about_jobs`, for how long each of its jobs, and a node without jobs needs no watching. With
     `needs_paths` the check is ok only if the path of each rank is known.
-    `none`: why the check is ok without conditions; by default that nothing was seen.
+    `fix`: by default that of the check's texts. `none`: why the check is ok without conditions; by default
+    that nothing was seen.
     """
     assert seconds in WATCH_STAGES
-    watched = need(examination.watched, "running jobs")
-    conditions = conditions_of(examination, check)
-    if conditions:
-        plan = fix if isinstance(fix, Plan) else fix(examination)
-        return _found(conditions, plan, _past(examination, conditions))
-    jobs = watched.jobs
-    if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
-        jobs = need(jobs, "job processes")
-    if is_about_jobs:
-        need_all_processes(watched)
-    if is_about_jobs and not jobs:
-        return _NO_JOB
-    if needs_paths and watched.unknown_path:
-        return unknown(f"needs the path of each rank ({watched.unknown_path})")
-    if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
-        return _WATCHED_BRIEFLY
-    if (unread := watched.unread.get(check)) is not None:
-        return unknown_without(unread.figures, unread.why)
-    if none is not None:
-        return passed(none)
-    return _NOT_SEEN_WATCHING if seconds else _NOT_SEEN
+
+    def judge(examination: Examination) -> Outcome:
+        watched = need(examination.watched, "running jobs")
+        conditions = conditions_of(examination, check)
+        if conditions:
+            plan = fix(examination) if callable(fix) else fix
+            return _found(conditions, plan, _past(examination, conditions))
+        jobs = watched.jobs
+        if is_about_jobs or (isinstance(jobs, Unknown) and TREE_ONLY in str(jobs)):
+            jobs = need(jobs, "job processes")
+        if is_about_jobs:
+            need_all_processes(watched)
+        if is_about_jobs and not jobs:
+            return _NO_JOB
+        if needs_paths and watched.unknown_path:
+            return unknown(f"needs the path of each rank ({watched.unknown_path})")
+        if (watched.job_seconds if is_about_jobs else watched.seconds) < seconds:
+            return _WATCHED_BRIEFLY
+        if (unread := watched.unread.get(check)) is not None:
+            return unknown_without(unread.figures, unread.why)
+        if none is not None:
+            return passed(none)
+        return _NOT_SEEN_WATCHING if seconds else _NOT_SEEN
+
+    return judge
 
 
 def conditions_of(examination: Examination, check: str) -> list[Condition]:
@@ -107,7 +110,7 @@ def _also(other: Condition, first: Condition) -> Sequence[str]:
     return other.devices[:2] or (other.subject,)
 
 
-def _found(conditions: list[Condition], fix: Plan, past: list[Evidence]) -> Outcome:
+def _found(conditions: list[Condition], fix: Plan | None, past: list[Evidence]) -> Outcome:
     first, *others = conditions
     cause = capitalized(first.text)
     if others:
@@ -146,80 +149,23 @@ def _title(conditions: list[Condition]) -> str:
 
 AREA = Area("nic", __package__, is_moving=True)
 BANDWIDTH = Area("path", __package__, is_moving=True)
-_FLAPPING_FIX = make_plan(
-    "Repair the link",
-    "Read the link's quality: mlxlink -d BDF -m -c -e",
-    "Clean, reseat or replace cable and optic; try another switch port",
-    disturbs="jobs on this port",
+
+# Ports that went down three times in ten minutes, until they are quiet for a minute.
+AREA.warning(FLAPPING, data_path=True)(report_conditions(FLAPPING, 30.0, False))
+# Counters above their limits, until they are quiet for a minute.
+_LOSING = (
+    *("link-flaps", "symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout"),
+    *("symbols-lost", "module-hot-events", "module-faulty"),
 )
-
-
-@AREA.warning(FLAPPING, data_path=True)
-def port_flapping(examination: Examination) -> Outcome:
-    """Find ports that went down three times in ten minutes, until they are quiet for a minute."""
-    return report_conditions(examination, FLAPPING, _FLAPPING_FIX, 30.0, False)
-
-
-_ERRORS_RISING_FIX = make_plan(
-    "Find out where packets are lost",
-    "Signal errors: run mlxlink -d BDF -m -c -e, then clean or replace the cable",
-    "Losses: compare ECN, PFC and traffic class of hosts and switches, and switch drops",
-    "Timeouts: check the job's peers first",
+AREA.warning(ERRORS_RISING, data_path=True, part_of=(*LINK_CAUSES, *_LOSING))(
+    report_conditions(ERRORS_RISING, 10.0, False)
 )
-
-
-@AREA.warning(
-    ERRORS_RISING,
-    data_path=True,
-    part_of=(
-        *(*LINK_CAUSES, "link-flaps", "symbol-errors-rising", "out-of-sequence-rising", "local-ack-timeout"),
-        *("symbols-lost", "module-hot-events", "module-faulty"),
-    ),
-)
-def port_errors_rising(examination: Examination) -> Outcome:
-    """Find counters above their limits, until they are quiet for a minute."""
-    return report_conditions(examination, ERRORS_RISING, _ERRORS_RISING_FIX, 10.0, False)
-
-
-_PAUSED_FIX = make_plan(
-    "Find the congested receiver",
-    "Find the switch port that sends pause frames, and the receiver behind it",
-    "Check that ECN (DCQCN) is configured on switches and hosts, so that pauses are rare",
-)
-
-
-@AREA.warning(PAUSED, data_path=True, part_of=(CONGESTED,))
-def port_paused(examination: Examination) -> Outcome:
-    """Find ports with PFC pauses for more than 5 % of the time."""
-    return report_conditions(examination, PAUSED, _PAUSED_FIX, 5.0, False)
-
-
-_CONGESTED_FIX = make_plan(
-    "Find the network's bottleneck",
-    instruction("Look for several senders to one receiver: another job, storage or a checkpoint", False),
-    "Compare ECN and PFC on switches and hosts, and enable adaptive routing",
-    Step("Watch which ports report congestion", ("gdrtop", "live"), needs_root=False),
-)
-
-
-@AREA.warning(CONGESTED, data_path=True)
-def network_congested(examination: Examination) -> Outcome:
-    """Find jobs that carry less than 80 % of before since their ports report congestion."""
-    return report_conditions(examination, CONGESTED, _CONGESTED_FIX, 90.0)
-
-
-_THROTTLED_FIX = make_plan(
-    "Check cooling and power",
-    Step("Show why", ("nvidia-smi", "-q", "-d", "PERFORMANCE,TEMPERATURE,POWER"), needs_root=False),
-    "Check the node's cooling and power",
-)
-
-
-@AREA.warning(THROTTLED)
-def gpu_throttled(examination: Examination) -> Outcome:
-    """Find GPUs that lower their clocks for heat or power brakes, not for their normal power limit."""
-    return report_conditions(examination, THROTTLED, _THROTTLED_FIX, 5.0, False)
-
+# Ports with PFC pauses for more than 5 % of the time.
+AREA.warning(PAUSED, data_path=True, part_of=(CONGESTED,))(report_conditions(PAUSED, 5.0, False))
+# Jobs that carry less than 80 % of before since their ports report congestion.
+AREA.warning(CONGESTED, data_path=True)(report_conditions(CONGESTED, 90.0))
+# GPUs that lower their clocks for heat or power brakes, not for their normal power limit.
+AREA.warning(THROTTLED)(report_conditions(THROTTLED, 5.0, False))
 
 _REASONS = (
     *("acs-redirect-enabled", "acs-direct-translated-without-ats", "acs-direct-nic"),
@@ -230,30 +176,13 @@ _REASONS = (
     *("symbol-errors-rising", "symbols-lost", "out-of-sequence-rising", "local-ack-timeout", ERRORS_RISING),
     *("mtu-mismatch", "mtu-mismatch-small", "port-discards-rising", CONGESTED, PAUSED, THROTTLED),
 )
-_BELOW_LIMIT_FIX = user_plan(
-    "Find out what slows the path",
-    Step("Measure again while no job is running", ("gdrtop", "bench", "--sweep"), needs_root=False),
-    Step("Compare with host memory over the same NIC", ("gdrtop", "bench", "--memory", "compare"), False),
-    "If host memory is as slow, check the NIC, cable, network and peer",
-    disturbs="jobs that use these GPUs and NICs",
+_NONE_SLOW = Evidence("saved results", "no result since boot is slow, or nothing was measured")
+_NONE_SUCH = Evidence("saved results", "no such result since boot")
+# Tests of GPU memory whose newest result since boot is far below the limit of its path.
+BANDWIDTH.warning(BELOW_LIMIT, data_path=True, part_of=_REASONS)(
+    report_conditions(BELOW_LIMIT, is_about_jobs=False, none=_NONE_SLOW)
 )
-
-
-@BANDWIDTH.warning(BELOW_LIMIT, data_path=True, part_of=_REASONS)
-def bandwidth_below_limit(examination: Examination) -> Outcome:
-    """Find tests of GPU memory whose newest result since boot is far below the limit of its path."""
-    none = Evidence("saved results", "no result since boot is slow, or nothing was measured")
-    return report_conditions(examination, BELOW_LIMIT, _BELOW_LIMIT_FIX, is_about_jobs=False, none=none)
-
-
-@AREA.warning(SPARK_DEGRADED, data_path=True, part_of=("spark-pcie-lanes", *_REASONS))
-def spark_degraded_initialization(examination: Examination) -> Outcome:
-    """Find a result of a DGX Spark that is so slow, while its links and counters have no finding."""
-    fix = make_plan(
-        "Turn the node off, and unplug it",
-        "Shut the node down, pull its power plug for a minute, and start it again: a reboot is not enough",
-        Step("Measure again", ("gdrtop", "bench", "--sweep", "--ssh", "root@NODE2"), needs_root=False),
-        disturbs=REBOOT_ENDS_JOBS,
-    )
-    none = Evidence("saved results", "no such result since boot")
-    return report_conditions(examination, SPARK_DEGRADED, fix, is_about_jobs=False, none=none)
+# A result of a DGX Spark that is so slow, while its links and counters have no finding.
+AREA.warning(SPARK_DEGRADED, data_path=True, part_of=("spark-pcie-lanes", *_REASONS))(
+    report_conditions(SPARK_DEGRADED, is_about_jobs=False, none=_NONE_SUCH)
+)

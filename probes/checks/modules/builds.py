@@ -39,13 +39,11 @@ def module_file_unusable(examination: Examination) -> Outcome:
     if not bad:
         return passed(Evidence("modinfo", "reads the file of every module that is not loaded"))
     release = known(examination.node.kernel_release, "")
-    fix = make_plan("Restore the modules", "Reinstall the package of these modules")
-    if release and not bad.keys().isdisjoint(GPU_MODULES):
-        fix = rebuild_plan(examination, release, has_bad_files=True)
+    is_built = release and not bad.keys().isdisjoint(GPU_MODULES)
     return found(
         "The file was deleted or is damaged, and modules.dep still lists it: the module cannot be loaded.",
         *(Evidence(path, "listed in modules.dep, not readable by modinfo") for path in bad.values()),
-        fix=fix,
+        fix=rebuild_plan(examination, release, has_bad_files=True) if is_built else None,
         severity=severity_of_missing(examination, tuple(bad)),
         devices=tuple(bad),
     )

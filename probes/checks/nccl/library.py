@@ -212,7 +212,6 @@ def nccl_twice_in_process(examination: Examination) -> Outcome:
         evidence,
         "A framework brings its own NCCL and something else loads another. The load order decides which one"
         " is used.",
-        fix=job_plan("Keep one NCCL", "Remove one from LD_LIBRARY_PATH, LD_PRELOAD or the image"),
     )
 
 
@@ -334,12 +333,7 @@ def nccl_net_plugin_mixed(examination: Examination) -> Outcome:
             without = next(process for process in group if not _plugins(process))
             evidence.append(Evidence(f"/proc/{with_plugin[0].pid}/maps", _plugins(with_plugin[0])[0]))
             evidence.append(Evidence(f"/proc/{without.pid}/maps", "no libnccl-net"))
-    return conclude(
-        jobs,
-        evidence,
-        "Ranks with the plugin cannot connect to ranks without it.",
-        fix=job_plan("Give all ranks the same plugin", "Use one image and one LD_LIBRARY_PATH for all ranks"),
-    )
+    return conclude(jobs, evidence, "Ranks with the plugin cannot connect to ranks without it.")
 
 
 @AREA.warning("nccl-net-plugin-not-found", data_path=True)

@@ -185,12 +185,7 @@ def job_log_plugin_missing(examination: Examination) -> Outcome:
         network = join_limited(networks) or "an unknown network"
         why = f"The environment says {_PLUGIN}={wanted}." if wanted else f"{needed} NICs need a plugin."
         cause = cause or f"{why} The job's log says no plugin was found, and NCCL uses {network}."
-    fix = job_plan(
-        "Install the network plugin in the job's image",
-        "Install the plugin, for example aws-ofi-nccl, in the image",
-        "Add its directory to the job's LD_LIBRARY_PATH",
-    )
-    return conclude_logs(examination, affected, cause, evidence, fix)
+    return conclude_logs(examination, affected, cause, evidence)
 
 
 def _wanted(examination: Examination, reading: JobLogReading) -> str:
@@ -240,8 +235,7 @@ def job_log_other_setting(examination: Examination) -> Outcome:
         )
     if unread and not affected:
         return unknown(unread)
-    fix = job_plan("Find what sets the variable", "Search the job's code and its launcher for the variable")
-    return conclude_logs(examination, affected, cause, evidence, fix)
+    return conclude_logs(examination, affected, cause, evidence)
 
 
 def _is_same(setting: Setting, value: str) -> bool:
@@ -468,13 +462,8 @@ def job_log_differs(examination: Examination) -> Outcome:
         affected.append(reading)
         evidence.extend(lines)
         cause = cause or text
-    fix = job_plan(
-        "Find out which one is right",
-        "Compare the rank's pid and the time of the log with the running job",
-        "Watch PCIe and NIC rates of the rank in Live",
-    )
-    severity = None if is_proven else Severity.NOTE
-    return conclude_logs(examination, affected, cause, evidence, fix, severity, ("no-gdr-path",))
+    severity, part_of = None if is_proven else Severity.NOTE, ("no-gdr-path",)
+    return conclude_logs(examination, affected, cause, evidence, severity=severity, part_of=part_of)
 
 
 def _differences(reading: JobLogReading) -> Iterator[tuple[str, str, str, str]]:

@@ -344,11 +344,6 @@ def nccl_conf_ignored_lines(examination: Examination) -> Outcome:
             "NCCL treats spaces and the word “export” as part of the variable's name, so these lines set"
             " nothing.",
             *first_distinct(evidence),
-            fix=make_plan(
-                "Correct the lines",
-                "Write NAME=value, without spaces and without “export”",
-                note="Jobs read the file when they start.",
-            ),
         )
     jobs = jobs_of(examination)
     need(first_unread((facts.nccl_conf,)), NCCL_CONF)

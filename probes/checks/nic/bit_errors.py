@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
-from probes.base.plan import instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
 from probes.checks.live.ports import NOT_LONG_ENOUGH
 from probes.checks.nic.counters import (
@@ -39,22 +38,6 @@ from probes.snapshot.examination import Examination
 AREA = Area("nic", __package__)
 _NEEDS_READINGS = f"needs two readings {WINDOW_SECONDS:.0f} s apart, without a link down in between"
 _LEAST_SISTERS = 2
-_MODULE = make_plan(
-    "Replace the module or cable",
-    instruction("Reseat the module first; if the counter still rises, replace it", False),
-    disturbs="jobs that use this port while the cable is out",
-)
-_FEC = make_plan(
-    "Set the same FEC on both ends",
-    "Read what is set: ethtool --show-fec NETDEV, and the switch port's setting",
-    "Enable it on both ends, which takes the link down: ethtool --set-fec NETDEV encoding rs",
-    disturbs="jobs that use this port",
-)
-_HEAT = make_plan(
-    "Cool the module",
-    instruction("Check fans and airflow, and whether all modules of the node are hot", False),
-    "Read its temperature and its own limits: mlxlink -d BDF -m",
-)
 
 
 @frozen
@@ -186,7 +169,7 @@ def fec_off(examination: Examination) -> Outcome:
     )
     if bad:
         cause = "FEC is off, and other ports of this speed have it. Some short copper cables need none."
-        return found(f"{port_names(bad)}: {cause}", *shown, fix=_FEC, devices=devices_of(bad))
+        return found(f"{port_names(bad)}: {cause}", *shown, devices=devices_of(bad))
     if unread is not None:
         return unknown_without("the FEC mode of all ports", unread)
     return passed(*shown or (Evidence(FEC_SOURCE, "no Ethernet port is active"),))
@@ -198,7 +181,6 @@ AREA.warning("module-hot-events")(
         place=Place.ETHTOOL,
         rising="the module reports right now that it is too hot.",
         standing="the module has reported that it was too hot since the driver was loaded.",
-        fix=_HEAT,
         severity=Severity.CRITICAL,
         standing_severity=Severity.WARNING,
     ).judge
@@ -210,6 +192,5 @@ AREA.warning("module-faulty", part_of=LINK_CAUSES)(
         rising="the module does not answer (bus stuck), or it is bad or shorted.",
         standing="since the driver was loaded, the module did not answer (bus stuck), or it was bad or "
         "shorted.",
-        fix=_MODULE,
     ).judge
 )

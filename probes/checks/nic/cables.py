@@ -86,13 +86,6 @@ def cable_port_description(examination: Examination) -> Outcome:
         *first_n(cable.evidence for cable, _ in wrong),
         severity=Severity.WARNING if is_of_host else None,
         devices=devices_of(cable.port for cable, _ in wrong),
-        fix=user_plan(
-            "Find out which is wrong, the cable or the description",
-            "Compare the leaf switches of this node's NICs with those of its neighbors: "
-            "gdrtop fleet check --cables NODES",
-            "Move the cable where the fleet shows another leaf than on the other nodes. Else correct the "
-            "port's description on the switch.",
-        ),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.frozen import frozen
-from probes.base.plan import Plan, instruction, make_plan, user_plan
+from probes.base.plan import Plan, instruction, make_plan
 from probes.base.unknown import Maybe, Reason, Unknown, first_unread, known, map_known
 from probes.facts.pci.nic_families import DRIVERS_WITH_OCTETS
 from probes.facts.rdma.cxi import has_verbs
@@ -184,11 +184,6 @@ _LOSS = make_plan(
     instruction("Check drops and pause frames at each switch port on the path", False),
     "Compare ECN, PFC and traffic class on hosts and switches: mlnx_qos -i NETDEV",
 )
-_PEER = user_plan(
-    "Check the peer first",
-    "Look for Xids, reboots or link-down events on the remote nodes at that time",
-    "NCCL_IB_TIMEOUT=22 rides out short interruptions, but fixes nothing",
-)
 
 
 @frozen
@@ -199,7 +194,7 @@ class Counters:
     place: Place
     rising: str  # the cause if one rises
     standing: str  # the cause if one is above 0
-    fix: Plan | None
+    fix: Plan | None = None  # None: that of the check's texts
     severity: Severity = Severity.WARNING  # if one rises
     limits: Mapping[str, Rise] = field(default_factory=dict)  # above which that holds; without: any rise
     standing_severity: Severity = Severity.NOTE  # if one is above 0
@@ -336,7 +331,6 @@ AREA.warning("local-ack-timeout", data_path=True, part_of=(*LINK_CAUSES, "link-f
         rising="timeouts are rising. A peer died, its link is flapping, or packets are being lost. This "
         "node's NIC is rarely the cause.",
         standing="some acknowledgments were lost since the last counter reset.",
-        fix=_PEER,
     ).judge
 )
 
@@ -397,7 +391,6 @@ AREA.note("receiver-not-ready-rising")(
         place=Place.HARDWARE,
         rising="refusals are rising. The receiving program is too slow, or its host is overloaded.",
         standing="some receivers were not ready since the last counter reset.",
-        fix=None,
         severity=Severity.NOTE,
     ).judge
 )

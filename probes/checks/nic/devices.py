@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity, first_n
 from probes.base.grouping import grouped
-from probes.base.plan import Step, make_plan, user_plan
+from probes.base.plan import Step, make_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, is_there, known
 from probes.checks.nic.port_rates import is_bond
@@ -216,12 +216,7 @@ def nic_power_or_heat(examination: Examination) -> Outcome:
 def link_flaps_log(examination: Examination) -> Outcome:
     """Find messages of ports that went down, and of failed optics."""
     messages = log_messages(examination, LogKind.NIC_LINK, lambda message: not _is_unused_port(message))
-    fix = make_plan(
-        "Check cable and optics",
-        "Show optics and errors: mlxlink -d BDF -m -c. Clean, reseat or replace the cable and optics.",
-        disturbs="jobs that use this port while the cable is out",
-    )
-    return found_in_log(examination, messages, "the link or its optics went down since boot.", fix)
+    return found_in_log(examination, messages, "the link or its optics went down since boot.")
 
 
 def _is_unused_port(message: KernelMessage) -> bool:
@@ -238,26 +233,17 @@ def _is_about(*phrases: str) -> Filter:
 def monitor_causes_log_flood(examination: Examination) -> Outcome:
     """Find registers that the firmware denies, as a reader of counters or modules asks for them."""
     messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(*_MONITORED))
-    fix = user_plan(
-        "Exclude this NIC from monitoring",
-        "Exclude the device in the exporter that reads its counters (its PID is in the log line)",
-    )
     cause = "the firmware denies this host access to some registers. Nothing else is wrong."
     if _REFUSED_REGISTER not in messages[-1].text and (meaning := meaning_of(messages[-1].text)):
         cause = meaning.cause
-    return found_in_log(examination, messages, cause, fix)
+    return found_in_log(examination, messages, cause)
 
 
 @KERNEL_LOG.warning("fw-resources-exhausted")
 def fw_resources_exhausted(examination: Examination) -> Outcome:
     """Find registrations of memory that the firmware refused."""
     messages = log_messages(examination, LogKind.NIC_COMMAND, _is_about(*_REFUSED_REGION))
-    fix = make_plan(
-        "Find the process with too many memory regions",
-        Step("Count memory regions and queues of each NIC", ("rdma", "resource", "show"), False),
-        note="Usually, one program keeps registering memory. Restart that program.",
-    )
-    return found_in_log(examination, messages, "the firmware refused to register memory.", fix)
+    return found_in_log(examination, messages, "the firmware refused to register memory.")
 
 
 @KERNEL_LOG.warning("nic-firmware-command-failed")

@@ -160,7 +160,6 @@ def nic_hot(examination: Examination) -> Outcome:
     return found(
         f"{'. '.join(causes[:3])}{_and_more(causes)}.",
         *first_n(each.evidence for each in hot),
-        fix=make_plan("Cool the NIC", "Check fans, airflow and blanking panels around the card"),
         devices=tuple(dict.fromkeys(name for each in hot for name in each.nics)),
     )
 

@@ -187,15 +187,6 @@ def pkey_differs(examination: Examination) -> Outcome:
     return found(
         f"{port_names(ports)}: the entries differ from those of the other ports, or are at other indices.",
         *first_n(dict.fromkeys(evidence)),
-        fix=user_plan(
-            "Give the ports the same keys at the same indices",
-            "Ask who runs the subnet manager to add all ports to the same partitions",
-            instruction(
-                "Until then, let jobs name the key instead of its index: UCX_IB_PKEY, and with NCCL 2.31 or "
-                "newer NCCL_IB_PKEY_VALUE",
-                needs_root=False,
-            ),
-        ),
         severity=Severity.NOTE if is_one_key and not _are_indexed(examination) else None,
         devices=devices_of(ports),
     )

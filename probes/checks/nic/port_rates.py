@@ -11,7 +11,6 @@ from probes.base.text import join_limited
 from probes.base.unknown import Unknown, known, map_known
 from probes.checks.nccl.network import used_devices
 from probes.facts.rdma.devices import Bond, BondMember, RdmaDevice, shows_unknown_speed
-from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, need, passed, unknown
 from probes.queries.jobs import QUEUE_PAIRS, RESTARTS, jobs_of, queue_pairs_per_connection
 from probes.queries.ports import NO_PORTS, Port, by_board, devices_of, need_devices, need_ports, port_names
@@ -31,10 +30,6 @@ def rate_shown_as_sdr(examination: Examination) -> Outcome:
             f"{port_names(chosen)}: this kernel is older than the link's speed and prints unknown speeds as "
             "SDR. The cable is fine.",
             *first_n(_rate(port) for port in chosen),
-            fix=reboot_plan(
-                "Use a kernel or OFED that supports the speed",
-                "Install a newer kernel or OFED/DOCA. mlxlink -d BDF shows the true speed.",
-            ),
             devices=devices_of(chosen),
         )
     for port in active:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from probes.base.evidence import Evidence, Severity, first_n
-from probes.base.plan import Plan, Step, instruction, make_plan, user_plan
+from probes.base.plan import Plan, Step, instruction, make_plan
 from probes.base.text import join_limited
 from probes.base.unknown import Unknown, first_unread, known
 from probes.checks.nccl.gdr_settings import INDEX, NEARER, is_empty, is_v1, use_another_gid, wrong_gids
@@ -106,11 +106,6 @@ def roce_gid_wrong_namespace(examination: Examination) -> Outcome:
             f"{port_names(empty)}: every entry of the GID table is empty. The netdev belongs to a container, "
             "or is missing from this one.",
             *first_n(Evidence(f"{port.path}/gids", "all entries are zero") for port in empty),
-            fix=user_plan(
-                "Put the netdev and the RDMA device into the same namespace",
-                Step("Show whether namespaces share RDMA devices", ("rdma", "system", "show"), False),
-                "Attach the RDMA network to the pod, or use the host network",
-            ),
             severity=severity_without(examination, devices_of(empty)),
             devices=devices_of(empty),
         )

@@ -213,9 +213,6 @@ def dmabuf_kernel_config(examination: Examination) -> Outcome:
         "Without this option, neither the GPU driver nor the NIC driver supports DMA-BUF."
         f"{_peermem_note(examination)}",
         Evidence(source, "CONFIG_DMA_SHARED_BUFFER is not set"),
-        fix=reboot_plan(
-            "Boot another kernel", "Boot a distribution kernel, or build this kernel with the option"
-        ),
         severity=_severity(examination),
         impact=_impact(examination),
         part_of=_causes(examination, "dmabuf-kernel-too-old"),

@@ -244,7 +244,7 @@ def _refused(
     examination: Examination,
     words: tuple[str, ...],
     cause: str,
-    fix: Plan,
+    fix: Plan | None,
     takes: tuple[str, ...] = (),
     refutes: tuple[GdrPath, ...] = (),
     of_nics: bool = False,
@@ -324,17 +324,7 @@ def p2p_topology_refused_old_importer(examination: Examination) -> Outcome:
     """Check the log for the words of IMPORTER, which the driver says of any GPU's memory."""
     drivers = nic_drivers(examination)
     cause = f"{' or '.join(drivers)} attached to the DMA-BUF without peer-to-peer support, which is refused."
-    plan = make_plan(
-        "Update the NIC driver",
-        "Update the NIC driver with a newer kernel or a current OFED",
-        instruction(
-            "Until then, set NCCL_DMABUF_ENABLE=0: NCCL uses nvidia_peermem where it is loaded, and else "
-            "copies through host memory",
-            needs_root=False,
-        ),
-        disturbs="every RDMA program",
-    )
-    return _refused(examination, IMPORTER, cause, plan, refutes=importer_refutes(examination), of_nics=True)
+    return _refused(examination, IMPORTER, cause, None, refutes=importer_refutes(examination), of_nics=True)
 
 
 @REFUSALS.critical("memory-peers-missing-old-nccl", data_path=True)
@@ -353,12 +343,6 @@ def memory_peers_missing_old_nccl(examination: Examination) -> Outcome:
             "`GPU Direct RDMA Disabled`.",
             absent,
             *old[:SHOWN],
-            fix=make_plan(
-                "Update NCCL",
-                "Put NCCL 2.23.4 or newer into the jobs' image (or LD_LIBRARY_PATH), and restart them",
-                "Or install the open kernel modules: NCCL then uses DMA-BUF",
-                disturbs="jobs, which must be restarted",
-            ),
             devices=(PEERMEM,),
         )
     if not_read:

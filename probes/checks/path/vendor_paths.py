@@ -240,10 +240,6 @@ def data_direct_unavailable(examination: Examination) -> Outcome:
             *first_distinct(
                 Evidence(f"{DATA_DIRECT_FUNCTION} on {name}", answer or "none") for name, answer in answers
             ),
-            fix=reboot_plan(
-                "Have the firmware pair NIC and function",
-                "Update the NICs' firmware and power-cycle the node",
-            ),
             devices=tuple(left),
         )
     shown = (

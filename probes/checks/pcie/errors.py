@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from probes.base.evidence import Evidence, Severity
 from probes.base.grouping import grouped
-from probes.base.plan import make_plan
 from probes.base.text import plural
 from probes.base.unknown import Reason, Unknown
 from probes.checks.nic.counters import NEXT_CHECK
@@ -176,11 +175,6 @@ def pcie_config_unreachable(examination: Examination) -> Outcome:
         "Memory-mapped configuration (MMCONFIG) is off or broken, or CAP_SYS_ADMIN is missing in this "
         "container.",
         Evidence(f"{DEVICES}/*/config", f"all of it read for {plural(len(spaces.functions), 'function')}"),
-        make_plan(
-            "Make the configuration readable",
-            "In a container: run gdrtop on the host, or with CAP_SYS_ADMIN.",
-            "On the host: look for pci=nommconf on the kernel command line and in the BIOS.",
-        ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Reason, Unknown, known, map_known
 from probes.facts.kernel.log import LogKind
@@ -187,17 +187,6 @@ def vm_without_p2p(examination: Examination) -> Outcome:
     return found(
         "The hypervisor hides the host's PCIe switches, so NCCL assumes that the path goes through the CPU.",
         *(Evidence(f"readlink -f {DEVICES}/{bdf}", text) for bdf, text in both),
-        fix=make_plan(
-            "Give NCCL the host's PCI tree",
-            instruction(
-                "Get the cloud provider's topology file for this machine type, and set NCCL_TOPO_FILE "
-                "to it in the job's environment or in /etc/nccl.conf.",
-                needs_root=False,
-            ),
-            "On your own hypervisor: show the guest a switch above GPU and NIC, and allow "
-            "peer-to-peer (ESXi: pciPassthru.allowP2P=TRUE and pciPassthru.RelaxACSforP2P=TRUE).",
-            note="Running jobs keep their current path until they restart.",
-        ),
     )
 
 
@@ -227,14 +216,6 @@ def vm_without_p2p_ats(examination: Examination) -> Outcome:
         "The host's IOMMU translates the addresses of a guest's NICs. With ATS a NIC requests a translation "
         "once and then reaches the GPU through their switch. Without ATS every request goes up to the CPU.",
         Evidence("lspci -vvv", f"ATS is enabled on {plural(len(nics), 'NIC')}"),
-        reboot_plan(
-            "Enable ATS on the host",
-            "On the host, look at the NIC's firmware: `mlxconfig -d <NIC> q ATS_ENABLED`. False(0) "
-            "is the default.",
-            "On the host, run: mlxconfig -d <NIC> set ATS_ENABLED=true. Then reboot the host.",
-            "On the host, enable DirectTrans in the ACS control (ACSCtl) of the upstream switch ports.",
-            disturbs="every guest of the host, because it reboots",
-        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.base.evidence import LIKE_THESE, Evidence, Severity, first_distinct, first_n
 from probes.base.grouping import grouped
-from probes.base.plan import Plan, instruction, make_plan
+from probes.base.plan import Plan, instruction
 from probes.base.text import join_limited, plural
 from probes.base.unknown import Maybe, Reason, Unknown, false_if_absent, first_unread, known, map_known
 from probes.facts.pci.functions import DEVICES, PciKind
@@ -201,11 +201,6 @@ def numa_node_unknown(examination: Examination) -> Outcome:
         "The BIOS or hypervisor provides no proximity data (numa_node is -1), and NCCL treats -1 as a "
         "separate NUMA node.",
         *first_distinct(tally.faults, LIKE_THESE),
-        fix=reboot_plan(
-            "Have the firmware report NUMA nodes",
-            "Update the BIOS, and enable NUMA (ACPI SRAT, _PXM) in it.",
-            "In a virtual machine: have the hypervisor expose NUMA, or set NCCL_TOPO_FILE.",
-        ),
         # Cloud VMs usually report none; the provider supplies a topology file instead.
         severity=Severity.NOTE if all_missing and is_guest(examination) is True else None,
         devices=tuple(tally.devices),
@@ -298,16 +293,6 @@ def vm_pair_unproven(examination: Examination) -> Outcome:
         *first_n(
             Evidence(DEVICES, f"{named.get(gpu, gpu)} and {named.get(nic, nic)} share a switch, without ATS")
             for gpu, nic in unproven
-        ),
-        fix=make_plan(
-            "Check the data once",
-            instruction("Run nccl-tests between two nodes with gdrtop bench: it compares the data", False),
-            instruction(
-                "If data is wrong, let jobs use a NIC that is not below the GPU's switch (UCX_NET_DEVICES, "
-                "NCCL_IB_HCA) until the host is corrected",
-                False,
-            ),
-            instruction("On the host, enable ATS on the NICs, and DirectTrans in the switch's ACS", False),
         ),
         devices=tuple(dict.fromkeys(nic for _, nic in unproven)),
     )

@@ -9,7 +9,7 @@ from probes.facts.jobs.processes import names_of
 from probes.facts.kernel.log import LogKind
 from probes.facts.kernel.modules import PEERMEM
 from probes.plans.boot import initramfs_step
-from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS, reboot_plan
+from probes.plans.common import REBOOT_ENDS_JOBS, SWAP_ENDS_JOBS
 from probes.plans.load_modules import load_step
 from probes.plans.peermem import unload_step
 from probes.queries.finding import KERNEL_LOG, Area, Outcome, end_with, found, need, passed, unknown
@@ -98,11 +98,6 @@ def peermem_lock_inversion(examination: Examination) -> Outcome:
         "The IB core of MLNX_OFED 5.1 to 5.3 takes two locks in the opposite order from the GPU driver.",
         release,
         state_evidence(module if is_present(module) else older),
-        fix=reboot_plan(
-            "Update OFED",
-            "Install OFED 5.3-1.0.0.1.43 or newer (any current DOCA-OFED)",
-            "Rebuild the NVIDIA driver's modules afterwards, then reboot",
-        ),
         devices=(PEERMEM if is_present(module) else "nv_peer_mem",),
         severity=spare_severity(examination),
     )

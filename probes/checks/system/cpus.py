@@ -160,11 +160,6 @@ def nic_interrupts(examination: Examination) -> Outcome:
     return found(
         "A job uses TCP, and the interrupts of these NICs are not spread over the CPUs near them.",
         *first_distinct(bad.values()),
-        fix=make_plan(
-            "Spread the interrupts over the CPUs of the NIC's NUMA node",
-            instruction("Let the job use RDMA, if it can: see the finding about TCP", needs_root=False),
-            "Otherwise start irqbalance, or run set_irq_affinity_bynode.sh (mlnx-tools) for each netdev",
-        ),
         devices=tuple(bad),
     )
 

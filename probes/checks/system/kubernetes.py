@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from probes.base.evidence import Evidence, Severity
-from probes.base.plan import Step, instruction, make_plan, user_plan
+from probes.base.plan import Step, user_plan
 from probes.base.unknown import Unknown, is_there
 from probes.facts.kernel.modules import ModuleState
 from probes.facts.system.kubernetes import DRIVER, DRIVER_MODULES, MOFED, MOFED_READY
-from probes.plans.common import reboot_plan
 from probes.queries.finding import Area, Outcome, found, need, passed
 from probes.queries.jobs import GDR_PATHS, usable_paths
 from probes.queries.modules import impossible_by_design, ofed_of
@@ -29,12 +28,6 @@ def k8s_rdma_not_enabled(examination: Examination) -> Outcome:
         " it.",
         Evidence(DRIVER, "a driver container"),
         Evidence("/sys/module/nvidia_peermem/initstate", "not found"),
-        fix=make_plan(
-            "Change the ClusterPolicy",
-            Step("Show the ClusterPolicy", ("kubectl", "get", "clusterpolicy", "--output=yaml"), False),
-            "Set driver.kernelModuleType=open for DMA-BUF, or driver.rdma.enabled=true",
-            disturbs="every GPU job: driver pods restart and the node is drained",
-        ),
         devices=("nvidia_peermem",),
     )
 
@@ -90,12 +83,6 @@ def k8s_mofed_storage_modules(examination: Examination) -> Outcome:
     return found(
         "The storage modules use the kernel's IB core, so the container cannot unload it.",
         *(Evidence("/proc/modules", name) for name in modules),
-        fix=make_plan(
-            "Let the container unload them",
-            "Unmount storage that uses RDMA",
-            instruction("Set UNLOAD_STORAGE_MODULES=true in the NicClusterPolicy", needs_root=False),
-            disturbs="storage that is still mounted over RDMA",
-        ),
         devices=modules,
         part_of=() if usable_paths(examination)[0] is True else ("k8s-waiting-for-mofed",),
     )
@@ -122,12 +109,6 @@ def k8s_peermem_ctr_crashloop(examination: Examination) -> Outcome:
         "The container found a loaded driver and installed the libraries only (“performing userspace-only"
         " install”). nvidia-peermem-ctr prints “not found in directory”.",
         Evidence(DRIVER_MODULES, "empty"),
-        fix=reboot_plan(
-            "Let the driver pod install its modules",
-            "With open kernel modules, set driver.rdma.enabled=false (DMA-BUF needs no module)",
-            "Otherwise drain the node and reboot it",
-            disturbs="every GPU job, because the node is drained",
-        ),
         severity=Severity.NOTE if dmabuf is True else None,
         devices=("nvidia_peermem",),
     )

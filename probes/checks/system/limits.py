@@ -218,16 +218,7 @@ def memlock_login(examination: Examination) -> Outcome:
     else:  # as it is in the file, in KiB, with the amount
         shown = f"{line.domain} {line.kind} memlock {line.value_bytes / 1024:.0f}"
         evidence = Evidence(line.where, f"{shown} ({_amount(line.value_bytes)})")
-    return found(
-        "Everything started over SSH inherits this limit.",
-        evidence,
-        fix=make_plan(
-            "Raise the limit for logins",
-            "Write the lines “* soft memlock unlimited” and “* hard memlock unlimited” to"
-            " /etc/security/limits.d/rdma.conf",
-            instruction("Log in again", needs_root=False),
-        ),
-    )
+    return found("Everything started over SSH inherits this limit.", evidence)
 
 
 def _small_default(facts: MemlockFacts) -> Evidence:
@@ -290,15 +281,7 @@ def container_shm_small(examination: Examination) -> Outcome:
     evidence = Evidence("/proc/mounts", f"{SHM}: {_amount(size_bytes)}")
     if not has_little_shm(examination, size_bytes):
         return passed(evidence)
-    return found(
-        "The container runtime gives 64 MiB unless the container asks for more.",
-        evidence,
-        fix=user_plan(
-            "Give the container more shared memory",
-            "Pod: mount an emptyDir with medium: Memory at /dev/shm",
-            "Docker: add --ipc=host, or --shm-size with some GiB",
-        ),
-    )
+    return found("The container runtime gives 64 MiB unless the container asks for more.", evidence)
 
 
 @AREA.note("pid-namespace-hides-users")

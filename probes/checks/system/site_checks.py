@@ -69,5 +69,4 @@ def broken_site_check(examination: Examination) -> Outcome:
     return found(
         f"No result of {join_limited(check.id for check, _ in broken)}.",
         *first_n(Evidence(check.source, str(why)) for check, why in broken),
-        fix=user_plan("Repair the checks of this site", "Correct the files named above, and check again"),
     )

@@ -130,11 +130,6 @@ def perftest_port_in_use(examination: Examination) -> Outcome:
     return found(
         "A perftest server is waiting for a client, or was left over from an earlier test.",
         Evidence(socket_file, "a socket listens on port 18515 (hex 4853)"),
-        fix=user_plan(
-            "Use another port",
-            Step("Show the process", ("ss", "--listening", "--tcp", "--processes", "sport", "=", ":18515")),
-            "Run both sides with --port=18516 (the running test may be another user's)",
-        ),
     )
 
 
@@ -174,9 +169,6 @@ def rdma_core_without_dmabuf(examination: Examination) -> Outcome:
             "ibv_reg_dmabuf_mr came with IBVERBS_1.12 (rdma-core 34).",
             *first_distinct(Evidence(library.path, "before IBVERBS_1.12") for library in old),
             part_of=("old-userspace-abi",) if mapped else (),
-            fix=make_plan(
-                "Update rdma-core", "Install rdma-core 34 or later, or OFED/DOCA from 2022 or later"
-            ),
         )
     if any(abi is None for _, abi in versions):
         return unknown(needs_version(here[0].path))
@@ -287,10 +279,5 @@ def gdrdrv_device_missing(examination: Examination) -> Outcome:
         if node is None
         else "The file's mode denies this user access.",
         Evidence(_GDRDRV, "not found" if node is None else "not readable and writable by this user"),
-        fix=make_plan(
-            "Provide the device file",
-            instruction("Container: add --device=/dev/gdrdrv", needs_root=False),
-            "Host: install GDRCopy's gdrdrv package, which includes the udev rule",
-        ),
         devices=("gdrdrv",),
     )

@@ -34,7 +34,6 @@ from probes.host.usage import InterfaceCounters, ProcessUsage, read_counters, re
 from probes.host.values import RDMA_CLASS
 
 if TYPE_CHECKING:  # imported on first use
-    from probes.host.machine.counter_files import CounterSampler
     from probes.host.machine.ethtool_socket import EthtoolReader
     from probes.host.machine.ras_client import RasMonitor
     from probes.host.machine.rdma_reader import ResourceReader
@@ -43,8 +42,6 @@ T = TypeVar("T")
 DRIVER_LOADED = ("/sys/module/nvidia", "/proc/driver/nvidia/version")
 NVIDIA_DRIVER = "/sys/bus/pci/drivers/nvidia"
 _LISTED_SECONDS = 10.0
-_MOST_SAMPLERS = 8
-_COUNTER_BYTES = 4096
 
 
 class LocalHost(LocalFiles):
@@ -63,7 +60,6 @@ class LocalHost(LocalFiles):
         self._ethtool: EthtoolReader | None = None
         self._kernel_log = KernelLogReader()
         self._ras_monitors: dict[str, RasMonitor] = {}
-        self._samplers: dict[tuple[str, ...], CounterSampler] = {}  # by the files that they read
 
     def _even_for_root(self, answer: Maybe[T]) -> Maybe[T]:
         if isinstance(answer, Unknown) and answer.reason is Reason.NEEDS_ROOT and self._is_root:
@@ -281,21 +277,6 @@ class LocalHost(LocalFiles):
             return super().component_history()
         note("component history")
         return self._history()
-
-    def counter_readings(
-        self, paths: Sequence[str], interval: float = 0.1
-    ) -> Maybe[tuple[tuple[float, int], ...]]:
-        if self._root:
-            return super().counter_readings(paths, interval)
-        from probes.host.machine.counter_files import CounterSampler
-
-        sampler = self._samplers.get(tuple(paths))
-        if sampler is None:
-            while len(self._samplers) >= _MOST_SAMPLERS:  # the thread of a forgotten one ends by itself
-                del self._samplers[next(iter(self._samplers))]
-            read = partial(self.read_bytes, limit=_COUNTER_BYTES)
-            sampler = self._samplers[tuple(paths)] = CounterSampler(read, paths)
-        return sampler.readings(interval)
 
     def environment(self, name: str) -> Maybe[str]:
         """Return an environment variable of this process; a directory tree has none."""

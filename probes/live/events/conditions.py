@@ -11,10 +11,9 @@ from probes.base.evidence import Evidence, Severity
 from probes.base.grouping import grouped
 from probes.base.text import capitalized, join_limited, plural, printable
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
-from probes.live.model.activity import longer_step, waiting_text
+from probes.live.model.activity import waiting_text
 from probes.live.model.sample import (
     COLLISION,
-    STEP_ROLES,
     LiveJob,
     LiveProcess,
     LiveSample,
@@ -44,7 +43,6 @@ from probes.snapshot.condition import (
     SILENT,
     SLOW_NIC,
     STAGED,
-    STEP_LONGER,
     STOPPED,
     THROTTLED,
     TRAFFIC_FELL,
@@ -62,7 +60,6 @@ _INSTEAD = {PathWord.TCP: " instead of RDMA"}
 _SEEN_SECONDS = 10.0  # by then everything has been seen that was there when the watching began
 _MOST_EVIDENCE = 8
 _MOST_NAME = 64  # characters of a program's name in a title
-_NEWEST_TEXT = frozenset({STEP_LONGER})  # its figures are medians: the newest ones count
 _SHOWN = attrgetter("devices", "ranks", "severity", "causes")
 _COLLIDES = "An ECMP collision likely slows {} of {}"
 _OF_ASPECTS = {"rate": SLOW_NIC, "volume": UNEVEN, "plane": PLANE_UNUSED}
@@ -100,9 +97,9 @@ class Conditions:
             if before is None and seconds > _SEEN_SECONDS and lasts < seconds:
                 condition = replace(condition, is_begun=True)
             if before is not None:
-                is_same = condition.check not in _NEWEST_TEXT and _SHOWN(before) == _SHOWN(condition)
-                condition = replace(condition, since=before.since, is_begun=before.is_begun)
-                condition = before if is_same else condition
+                is_same = _SHOWN(before) == _SHOWN(condition)
+                now = replace(condition, since=before.since, is_begun=before.is_begun)
+                condition = before if is_same else now
             found.setdefault(key, condition)
         self._known = found
         watched = Watched(
@@ -168,9 +165,7 @@ def _unread(sample: LiveSample) -> dict[str, Unread]:
             unread = Unread("the TCP connections of engines", path.tcp_unread)
             found |= dict.fromkeys((KV_OVER_TCP, KV_STAGED), unread)
     for job in reversed(sample.jobs):  # the first one counts
-        step, waits = job.step, ranks_wait(job.standstill)
-        if job.role in STEP_ROLES and isinstance(step, Unknown) and step.reason is not Reason.NOT_THERE:
-            found[STEP_LONGER] = Unread("the length of a step", step)
+        waits = ranks_wait(job.standstill)
         if isinstance(waits, Unknown) and waits.reason is not Reason.NOT_YET:
             found[SILENT] = Unread("what the job moves, and the use of its GPUs", waits)
     return found
@@ -206,8 +201,6 @@ def _of_jobs(sample: LiveSample, is_stopped: Callable[[LiveProcess], bool]) -> I
         if isinstance(still, Standstill) and ranks_wait(still) is True:
             yield _silent(job, still, members.get(job.id, ()), sample)
         yield from _odd(job, sample)
-        if (longer := longer_step(job, sample.taken_at)) is not None:
-            yield longer
 
 
 def _without_gdr(job: LiveJob, ranks: Sequence[LiveProcess], sample: LiveSample) -> Iterator[Condition]:

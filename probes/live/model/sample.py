@@ -24,52 +24,6 @@ from probes.snapshot.verdict import Verdict
 
 T = TypeVar("T")
 
-# The step of a training job, as its traffic shows it.
-
-_STEADY = 0.65  # of the time: updates between the rollouts of reinforcement learning reach 0.6
-
-
-class StepPart(Enum):
-    """The part of a step that has become longer."""
-
-    NETWORK = "network"
-    REST = "rest"  # compute, data loading, the host
-    BOTH = "both"
-    UNCLEAR = "unclear"  # the change is smaller than the error of the parts
-
-
-@frozen
-class UsualStep:
-    """A step before it became longer."""
-
-    seconds: float
-    network_seconds: float
-    until: float  # seconds since 1970: the last time the step was as short
-    grown: StepPart  # the part that has become longer
-
-
-@frozen
-class JobStep:
-    """The period of a job's traffic and its parts."""
-
-    seconds: float
-    network_seconds: float  # in which the NIC is in use
-    step_bytes: float  # through the NIC, both directions
-    coverage: float  # share of the time in which the period holds, 0 to 1
-    device: str  # the NIC that was watched
-    longer_than: UsualStep | None = None  # None: it takes no longer than before
-    files: tuple[str, ...] = ()  # of the counters that were read
-
-    @property
-    def is_steady(self) -> bool:
-        """Whether the period holds most of the time: otherwise it is one of several patterns."""
-        return self.coverage >= _STEADY
-
-    @property
-    def share_longer(self) -> float:
-        """By which share the step is longer than before, 0.23 for 23 %."""
-        return 0.0 if self.longer_than is None else self.seconds / self.longer_than.seconds - 1
-
 
 class PathWord(Enum):
     """The path between the memory of a process and the network."""
@@ -134,7 +88,7 @@ class Role(Enum):
 COLLECTIVE_ROLES = (Role.NCCL, Role.NVSHMEM)
 """Of jobs whose ranks wait for each other."""
 STEP_ROLES = (Role.NCCL, Role.NVSHMEM, Role.UCX)
-"""Of jobs that may be training, so their steps are watched."""
+"""Of jobs that may be training."""
 
 
 @frozen
@@ -347,9 +301,6 @@ def ranks_wait(still: Maybe[Standstill | None]) -> Maybe[bool]:
     return bool(still.blocked) or 2 * still.busy >= still.gpus
 
 
-_NO_STEP = Unknown(Reason.NOT_YET, "step clock", "gdrtop live shows a step after some minutes")
-
-
 @frozen
 class LiveJob:
     """Processes of one program, user and job."""
@@ -366,7 +317,6 @@ class LiveJob:
     slowest: SlowestRank | None = None  # None: no rank is clearly slower, or there are no inspector files
     gpus: tuple[str, ...] = ()  # BDFs; also one that a rank used before it was lost
     slowest_nic: SlowestNic | None = None  # None: no NIC is clearly slower, or it was not watched long enough
-    step: Maybe[JobStep] = _NO_STEP
     shared_nics: frozenset[str] = frozenset()  # other jobs use these too: their rates are not only its own
     silent_seconds: float = 0.0  # for how long it has moved no data; 0: for less than 10 s
     standstill: Maybe[Standstill | None] = None  # None: it moves data, or may pause for as long as it likes

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from probes.base.data_files import read_toml_once
 from probes.base.frozen import frozen
 from probes.base.text import version_numbers
 from probes.base.unknown import Maybe, Reason, Unknown, known, map_known
@@ -22,17 +23,11 @@ from probes.nccl.ras import RasProcess
 from probes.nccl.variables.catalogue import NEWER, is_newer
 
 # When NCCL's RAS service may be asked, because a question can crash or disturb the job.
-#
-# Sources: NCCL's release notes and issues #1669, #1718, #1762, #2346, and src/ras of 2.24 to 2.32.
 
 YOUNGEST_SECONDS = 120.0
 LEAST_INTERVAL_SECONDS = 10.0
 Version = tuple[int, int, int]
-_HAS_RAS: Version = (2, 24, 0)
-_INIT_RACE_FIXED: Version = (2, 27, 3)
-_MISSING_RANKS_FIXED: Version = (2, 29, 2)  # and the first version with MONITOR
-_HAS_DIAGNOSTICS: Version = (2, 31, 0)
-_RUNS_PROGRAMS: Version = (2, 32, 0)
+_WARNED_FROM: Version = (2, 27, 3)  # of older versions, refusals say all
 
 
 class RasUse(Enum):
@@ -87,33 +82,10 @@ def decide(jobs: Sequence[RasJob], use: RasUse, since_last: float | None = None)
 
 
 def _refusals(job: RasJob, use: RasUse) -> list[str]:
-    found = []
-    version = None if isinstance(job.version, Unknown) else parse_version(job.version)
-    if version is None:
+    found = _of_version(job, use, "refusal")[:1]
+    if isinstance(job.version, Unknown) or parse_version(job.version) is None:
         why = f" ({job.version})" if isinstance(job.version, Unknown) else ""
         found.append(f"the NCCL version is unknown{why}, and some versions crash when RAS is queried")
-    elif version < _HAS_RAS:
-        found.append(f"NCCL {job.version} has no RAS (added in NCCL 2.24)")
-    elif version < _INIT_RACE_FIXED:
-        found.append(
-            f"NCCL {job.version} can crash if RAS is queried during communicator creation (fixed in 2.27.3)"
-        )
-    elif use is RasUse.DIAGNOSTICS and version < _HAS_DIAGNOSTICS:
-        found.append(f"NCCL {job.version} has no DIAGNOSTICS (added in NCCL 2.31)")
-    elif version < _MISSING_RANKS_FIXED:
-        if use is RasUse.REPEATED:
-            found.append(
-                f"NCCL {job.version} crashes if a rank does not respond to a RAS query;"
-                " repeated queries need 2.29.2"
-            )
-        elif use is RasUse.EVENTS:
-            found.append(f"NCCL {job.version} has no MONITOR (added in NCCL 2.29.2)")
-        elif job.stopped:
-            pids = ", ".join(map(str, job.stopped[:4]))
-            found.append(
-                f"NCCL {job.version} crashes if a rank does not respond to a RAS query,"
-                f" and pid {pids} is stopped"
-            )
     age = job.youngest_seconds
     if isinstance(age, Unknown):
         found.append(
@@ -126,35 +98,25 @@ def _refusals(job: RasJob, use: RasUse) -> list[str]:
 
 
 def _warnings(job: RasJob, use: RasUse) -> list[str]:
-    version = None if isinstance(job.version, Unknown) else parse_version(job.version)
-    if version is None or version < _INIT_RACE_FIXED:
+    version = parse_version(known(job.version, "")) or (0, 0, 0)
+    if version < _WARNED_FROM:
         return []
+    newer = [f"NCCL {job.version} is {NEWER}; it may have other faults"] if is_newer(version) else []
+    found = _of_version(job, use, "warning")
+    return [*found[:-1], *newer, *found[-1:]]
+
+
+def _of_version(job: RasJob, use: RasUse, kind: str) -> list[str]:
+    """Return the texts of policy.toml that are true of a job's version of NCCL, and of this use."""
+    version = parse_version(known(job.version, ""))
+    pids = ", ".join(map(str, job.stopped[:4]))
     found = []
-    if use is RasUse.DIAGNOSTICS:
-        found.append(f"NCCL {job.version}: {_what_diagnostics_run(version)}")
-    if version < _MISSING_RANKS_FIXED:
-        found.append(
-            f"NCCL {job.version}: if a rank does not respond, the query can crash the job"
-            " (nccl#1762, fixed in 2.29.2)"
-        )
-    if is_newer(version):
-        found.append(f"NCCL {job.version} is {NEWER}; it may have other faults")
-    found.append(
-        f"NCCL {job.version}: while communicators are created or destroyed, the query can crash a job"
-        " with hundreds of GPUs (nccl#2346, open)"
-    )
+    for row in read_toml_once(__package__, "policy.toml")[kind] if version else ():
+        least, end = parse_version(row.get("from", "0.0")), parse_version(row.get("below", "999.0"))
+        is_meant = row.get("use", use.value) == use.value and (pids or "{pids}" not in row["text"])
+        if is_meant and least and end and version and least <= version < end:
+            found.append(row["text"].format(version=job.version, pids=pids))
     return found
-
-
-def _what_diagnostics_run(version: Version) -> str:
-    """Return what DIAGNOSTICS does in the job (2.32: texts in its library; 2.31: NVIDIA's guide)."""
-    if version < _RUNS_PROGRAMS:
-        return "every process of the job checks and compares its GPU, its driver and its NCCL settings"
-    return (
-        "every process of the job checks GPU, driver, settings and paths, runs lspci -D -vvv and"
-        " rdma_topo check, and reads /dev/kmsg and /var/log, as the job's user. Each answer has only the Xids"
-        " since the one before. The next client does not see these Xids. Save the answer."
-    )
 
 
 def parse_version(text: str) -> Version | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
-from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
+from probes.simulation.bandwidth.playback import Script, SimulatedTest, at_once, ended, printed, spread
 from probes.snapshot.examination import Examination
 
 _NOT_OPEN = "gdr_open error: Is gdrdrv driver installed and loaded?"
@@ -42,10 +42,8 @@ def _script(node: SimulatedNode, command: ParsedCommand, at: float) -> Script:
 
 
 def _cuda_failure(error: int) -> tuple[str, ...]:
-    return (
-        f"CUDA error: {cuda.error_of(error).also[0]}",
-        f'Assertion "(CUDA_SUCCESS) == (result)" failed at common.cpp:{100 + error % 100}',
-    )
+    name = cuda.error_of(error).also[0]
+    return printed("gdrcopy", "cuda-failure", error=name, line=100 + error % 100)
 
 
 def _copies(node: SimulatedNode, command: ParsedCommand, device: CudaDevice, at: float) -> Script:
@@ -56,24 +54,15 @@ def _copies(node: SimulatedNode, command: ParsedCommand, device: CudaDevice, at:
     what = f"{command.program} {device.bdf}"
     write_mib = speeds.jittered(write, node.seed, f"{what} write", reads) * 1e9 / 8 / _MIB
     read_mib = speeds.jittered(read, node.seed, f"{what} read", ends) * 1e9 / 8 / _MIB
-    head = (
-        f"GPU id:{device.index}; name: {device.name}; Bus id: {device.bdf.removesuffix('.0')}",
-        f"selecting device {device.index}",
-        f"testing size: {size}",
-        "gpu alloc fn: cuMemAlloc",
-        "info.wc_mapping: 1",
+    bus = device.bdf.removesuffix(".0")
+    head = printed("gdrcopy", "head", index=device.index, name=device.name, bus=bus, size=size)
+    lines = (
+        *spread(at, _STARTS, *head),
+        *at_once(writes, *printed("gdrcopy", "write", size=size)),
+        *at_once(reads, *printed("gdrcopy", "read", write=write_mib, size=size)),
+        *at_once(ends, *printed("gdrcopy", "end", read=read_mib)),
     )
-    return Script(
-        (
-            *spread(at, _STARTS, *head),
-            Line(writes, f"writing test, size={size} offset=0 num_iters=10000"),
-            Line(reads, f"write BW: {write_mib:.6g}MB/s"),
-            Line(reads, f"reading test, size={size} offset=0 num_iters=100"),
-            Line(ends, f"read BW: {read_mib:.6g}MB/s"),
-            *(Line(ends, text) for text in ("unmapping buffer", "unpinning buffer", "closing gdrdrv")),
-        ),
-        ends,
-    )
+    return Script(lines, ends)
 
 
 def _bandwidths(examination: Examination, gpu: str, numa_node: int | None) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from probes.nccl.settings import parse_hca_list
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
-from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
+from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, at_once, ended, printed
 from probes.simulation.bandwidth.speeds import Flow, Place, stop
 from probes.simulation.node.model.tree import Tree
 from probes.snapshot.examination import Examination
@@ -35,17 +35,6 @@ _CPU_CORES, _STAGED_CPU_CORES = 1.0, 1.25  # of each rank: its thread polls the 
 _SHM = "SHM/direct/direct"
 _STARTS, _SETS_UP, _BETWEEN_ROWS = 0.8, 1.6, 0.06  # seconds
 _ELEMENT_BYTES = 4
-_GROUP = "     time   algbw   busbw  #wrong"
-_HEAD = f"""\
-# nccl-tests version 2.17.6 nccl-headers=22707 nccl-library=22707
-# Collective test starting: {{program}}
-#
-# Using devices
-{{devices}}
-#
-#{"out-of-place":>73}{"in-place":>35}          
-#       size         count      type   redop    root{_GROUP}{_GROUP} 
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)"""
 
 
 @frozen
@@ -92,8 +81,8 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     here = node.tree.description
     version = f"NCCL version {here.nccl}+cuda{here.driver.cuda}"
     ready = at + _SETS_UP
-    head = [Line(at + _STARTS, text) for text in _head(command, chosen, host, pid)]
-    head += [Line(ready, text) for text in (version, *ring.lines(nccl))]
+    head = [*at_once(at + _STARTS, *_head(command, chosen, host, pid))]
+    head += at_once(ready, version, *ring.lines(nccl))
     if ring.is_without_network:
         warning = f"{nccl} [0] net.cc:702 NCCL WARN Failed to initialize any NET plugin"
         failure = f"{host}: Test NCCL failure common.cu:1167 'invalid usage (run with NCCL_DEBUG=WARN) / '"
@@ -116,13 +105,13 @@ def _run(command: ParsedCommand) -> _Run:
     return _Run(what, number("-g", 1), begin, end, factor, number("-n", 20))
 
 
-def _head(command: ParsedCommand, devices: tuple[CudaDevice, ...], host: str, pid: int) -> list[str]:
+def _head(command: ParsedCommand, devices: tuple[CudaDevice, ...], host: str, pid: int) -> tuple[str, ...]:
     ranks = (
         f"#  Rank {gpu.index:2d} Group  0 Pid {pid:6d} on {host:>10} device {gpu.index:2d} "
         f"[{gpu.bdf.removesuffix('.0')}] {gpu.name}"
         for gpu in devices
     )
-    return _HEAD.format(program=command.program, devices="\n".join(ranks)).split("\n")
+    return printed("nccl-tests", "head", program=command.program, devices="\n".join(ranks))
 
 
 def _measure(
@@ -151,13 +140,9 @@ def _measure(
                 flows.append((nic, name, flow))
     for nic, name, flow in flows:
         node.traffic.add(nic, name, flow, node.seconds(node.clock()))
-    last = (
-        "# Out of bounds values : 0 OK",
-        f"# Avg bus bandwidth    : {sum(bus) / max(1, len(bus)):g} ",
-        "#",
-        f"# Collective test concluded: {command.program}",
-    )
-    test = node.run(Script((*head, *rows, *(Line(at, text) for text in last)), at, cpu_cores=ring.cpu_cores))
+    average = sum(bus) / max(1, len(bus))
+    last = at_once(at, *printed("nccl-tests", "end", bus=average, program=command.program))
+    test = node.run(Script((*head, *rows, *last), at, cpu_cores=ring.cpu_cores))
     test.on_signal.append(lambda moment: stop((flow for _, _, flow in flows), node.seconds(moment)))
     return test
 

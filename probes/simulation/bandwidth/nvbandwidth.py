@@ -7,20 +7,11 @@ from collections.abc import Iterator
 from probes.simulation.bandwidth import cuda, speeds
 from probes.simulation.bandwidth.cuda import CudaDevice
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode
-from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended
+from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, at_once, ended, printed
 
 _STARTS, _SECONDS_PER_GPU = 1.2, 0.12
 _TESTS = {"host_to_device_memcpy_ce": ("->", 1.0), "device_to_host_memcpy_ce": ("<-", 0.985)}
 """Name → direction in the line above the matrix, and the share of the bandwidth to the GPU."""
-_HEAD = """\
-nvbandwidth Version: v0.8
-Built from Git version: v0.8
-
-CUDA Runtime Version: {cuda}
-CUDA Driver Version: {cuda}
-Driver Version: {driver}
-
-{host}"""
 
 
 def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTest:
@@ -36,16 +27,21 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
         return node.run(ended(at + 0.3, 1, f"ERROR: Testcase {unknown} not found!"))
     begun = at + _STARTS
     ends_at = begun + len(tests) * len(devices) * _SECONDS_PER_GPU
-    head = [*_head(node).split("\n"), *(f"Device {gpu.index}: {gpu.name} ({gpu.bdf})" for gpu in devices), ""]
-    lines = (*(Line(begun, text) for text in head), *_rows(node, devices, tests, begun))
-    return node.run(Script(lines, ends_at))
+    head = at_once(begun, *_head(node, devices))
+    return node.run(Script((*head, *_rows(node, devices, tests, begun)), ends_at))
 
 
-def _head(node: SimulatedNode) -> str:
+def _head(node: SimulatedNode, devices: tuple[CudaDevice, ...]) -> tuple[str, ...]:
     driver = node.tree.description.driver
     major, _, minor = driver.cuda.partition(".")
-    version = int(major) * 1000 + int(minor) * 10
-    return _HEAD.format(cuda=version, driver=driver.version, host=node.hostname())
+    return printed(
+        "nvbandwidth",
+        "head",
+        cuda=int(major) * 1000 + int(minor) * 10,
+        driver=driver.version,
+        host=node.hostname(),
+        devices="\n".join(f"Device {gpu.index}: {gpu.name} ({gpu.bdf})" for gpu in devices),
+    )
 
 
 def _rows(
@@ -58,8 +54,15 @@ def _rows(
         at += len(devices) * _SECONDS_PER_GPU
         speed = {gpu.bdf: speeds.host_to_gpu_gbps(examination, gpu.bdf) * share / 8 for gpu in devices}
         figures = [speeds.jittered(speed[bdf], node.seed, f"{name} {bdf}", at) for bdf in speed]
-        yield Line(at, f"memcpy CE CPU(row) {direction} GPU(column) bandwidth (GB/s)")
-        yield Line(at, "  " + "".join(f"{gpu.index:>10}" for gpu in devices))
-        yield Line(at, " 0" + "".join(f"{figure:>10.2f}" for figure in figures))
-        yield Line(at, "")
-        yield Line(at, f"SUM {name} {sum(round(figure, 2) for figure in figures):.2f}")
+        yield from at_once(
+            at,
+            *printed(
+                "nvbandwidth",
+                "result",
+                direction=direction,
+                columns="".join(f"{gpu.index:>10}" for gpu in devices),
+                figures="".join(f"{figure:>10.2f}" for figure in figures),
+                name=name,
+                sum=sum(round(figure, 2) for figure in figures),
+            ),
+        )

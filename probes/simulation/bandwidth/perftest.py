@@ -32,7 +32,7 @@ from probes.simulation.bandwidth.perftest_text import (
     UsedPort,
     verb_of,
 )
-from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, ended, spread
+from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, at_once, ended, printed, spread
 from probes.simulation.bandwidth.prove import has_provider, register
 from probes.simulation.bandwidth.speeds import Flow, Place, stop
 from probes.snapshot.examination import Examination
@@ -122,7 +122,7 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     if isinstance(port, tuple):
         return node.run(ended(at + _PARSES, 1, *port))
     has_peak = settings.is_latency or not settings.duration_s
-    test = node.run(Script(() if has_peak else (Line(at + _PARSES, perftest_text.NO_PEAK),)))
+    test = node.run(Script(() if has_peak else at_once(at + _PARSES, *printed("perftest", "no-peak"))))
     pid = 50_000 + node.number(f"{node.name} {command.program} {' '.join(command.words)}", at, 40_000)
     end = End(node, command, settings, server, examination, port, pid, test)
     test.on_signal.append(end.signalled)
@@ -134,7 +134,7 @@ def start(node: SimulatedNode, command: ParsedCommand, at: float) -> SimulatedTe
     if is_taken(node.tree, tcp_port, node.seconds(since)) or _listener(node, tcp_port, since):
         test.follow(ended(since, 1, f"Couldn't listen to port {tcp_port}", *NOT_CONNECTED))
         return test
-    test.follow(Script(tuple(Line(since, text) for text in perftest_text.WAITING)))
+    test.follow(Script(at_once(since, *perftest_text.WAITING)))
 
     def accept(client: object, moment: float) -> None:
         assert isinstance(client, End)
@@ -278,7 +278,7 @@ def _meet(client: End, server: End, end: End, lines: tuple[Line, ...], at: float
         failed = (f"Failed to modify QP {end.pid} to RTR", " Unable to Connect the HCA's through the link")
         end.test.follow(ended(at + 0.05, 1, *met, *failed, before=lines))
         return
-    begun = (*met, RULE, perftest_text.columns(end.settings))
+    begun = (*met, RULE, *perftest_text.columns(end.settings))
     end.rows_at = at + 0.1
     status = _completion_status(client, server)
     if status is not None:
@@ -291,8 +291,7 @@ def _meet(client: End, server: End, end: End, lines: tuple[Line, ...], at: float
     takes_part = end.settings.is_bidirectional or is_client or end.settings.is_latency
     rows = measurement.rows() if takes_part else measurement.last_row()
     ends_at = measurement.ends_at + 0.05
-    heading = tuple(Line(at, text) for text in begun)
-    parts = (lines, heading, rows, (Line(ends_at, RULE),))
+    parts = (lines, at_once(at, *begun), rows, (Line(ends_at, RULE),))
     end.test.follow(Script((line for part in parts for line in part), ends_at))
 
 
@@ -309,12 +308,7 @@ def _completion_status(client: End, server: End) -> int | None:
 def _broken(settings: PerftestSettings, status: int) -> tuple[str, ...]:
     syndrome = {4: 0x51, 11: 0x89, 12: 0x81}[status]
     kind = "lat" if settings.is_latency else "bw"
-    return (
-        " Completion with error at client",
-        f" Failed status {status}: wr_id 0 syndrom 0x{syndrome:x}",
-        "scnt=128, ccnt=0",
-        f" Failed to complete run_iter_{kind} function successfully",
-    )
+    return printed("perftest", "broken", status=status, syndrome=syndrome, kind=kind)
 
 
 def _measurement(client: End, server: End) -> Measurement:

@@ -1,55 +1,27 @@
-"""What perftest prints: a transcript of the version of 2025 with slots, and its rows as time passes.
+"""What perftest prints: that of the version of 2025, and its rows as time passes.
 
 probes/bandwidth/tools/perftest.py names the sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count
 
 from probes.bandwidth.tools.perftest_command import PerftestSettings
 from probes.base.frozen import frozen
 from probes.simulation.bandwidth import speeds
-from probes.simulation.bandwidth.cuda import CudaDevice
-from probes.simulation.bandwidth.playback import NEVER, Line
+from probes.simulation.bandwidth.playback import NEVER, Line, printed
 
 RULE = "-" * 87
-NO_PEAK = "  WARNING: BW peak won't be measured in this run."
-WAITING = ("", "*" * 36, "* Waiting for client to connect... *", "*" * 36)
-NOT_CONNECTED = (
-    " Unable to open file descriptor for socket connection",
-    " Unable to init the socket connection",
-)
-PEER_GONE = (
-    "Couldn't read remote address",
-    " Unable to read to socket/rdma_cm",
-    " Failed to exchange data between server and clients",
-)
+WAITING = printed("perftest", "waiting")
+NOT_CONNECTED = printed("perftest", "not-connected")
+PEER_GONE = printed("perftest", "peer-gone")
 _VERBS = {"write": "RDMA_Write", "read": "RDMA_Read"}
-_HEAD = f"""\
-{RULE}
-                    {{title}} Test
- Dual-port       : OFF\t\tDevice         : {{device}}
- Number of qps   : {{queue_pairs}}\t\tTransport type : IB
- Connection type : RC\t\tUsing SRQ      : OFF
- PCIe relax order: ON\t\tLock-free      : OFF
- ibv_wr* API     : ON\t\tUsing DDP      : OFF
- Mtu             : {{mtu}}[B]
- Link type       : {{link}}
-{{gid}} rdma_cm QPs\t : OFF
- Data ex. method : Ethernet
-{RULE}"""
 _LATENCIES = (0.985, 1.9, 0.993, 1.0, 0.03, 1.045, 1.9)  # of the average, in the order of the columns
 _ALL_SIZES_SECONDS = (0.16, 0.28)  # that a row takes, at least and at most
 _LEAST_SECONDS, _MOST_SECONDS = 0.1, 86_400.0
 _PEAK = 1.004
-_CUDA = """\
-Picking device No. {index}
-[pid = {pid}, dev = {index}] device name = [{name}]
-creating CUDA Ctx
-making it the current CUDA Ctx
-CUDA device integrated: {integrated}"""
 
 
 @frozen
@@ -72,7 +44,9 @@ def verb_of(settings: PerftestSettings) -> str:
 def head(settings: PerftestSettings, port: UsedPort, number: int) -> tuple[str, ...]:
     """Return the test's name and settings, and this end's address; `number` belongs to the process."""
     kind = "Latency" if settings.is_latency else "Bidirectional BW" if settings.is_bidirectional else "BW"
-    text = _HEAD.format(
+    lines = printed(
+        "perftest",
+        "head",
         title=f"{_VERBS[verb_of(settings)]} {kind}",
         device=port.device,
         queue_pairs=settings.queue_pairs,
@@ -80,66 +54,36 @@ def head(settings: PerftestSettings, port: UsedPort, number: int) -> tuple[str, 
         link="IB" if port.is_infiniband else "Ethernet",
         gid="" if port.gid_index is None else f" GID index       : {port.gid_index}\n",
     )
-    return (*text.split("\n"), *addresses("local", settings, number))
+    return (*lines, *addresses("local", settings, number))
 
 
 def addresses(which: str, settings: PerftestSettings, number: int) -> tuple[str, ...]:
     """Return the lines of one end, "local" or "remote", one for each queue pair."""
+    packet = number * 97 % (1 << 24)
+    pairs = (number % 0x1000 + pair for pair in range(settings.queue_pairs))
     return tuple(
-        f" {which} address: LID 0000 QPN 0x{number % 0x1000 + pair:04x} PSN 0x{number * 97 % (1 << 24):06x}"
-        for pair in range(settings.queue_pairs)
+        line
+        for pair in pairs
+        for line in printed("perftest", "address", which=which, pair=pair, packet=packet)
     )
 
 
-def columns(settings: PerftestSettings) -> str:
+def columns(settings: PerftestSettings) -> tuple[str, ...]:
     """Return the table's header."""
-    if settings.is_latency:
-        return (
-            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "
-            "t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] "
-        )
-    return " #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]"
+    return printed("perftest", "latency-columns" if settings.is_latency else "bandwidth-columns")
 
 
 def bandwidth_row(size: int, iterations: int, peak_gbps: float, gbps: float) -> str:
     """Return one row; of both directions together if the test is bidirectional."""
-    rate = gbps * 1e9 / 8 / size / 1e6
-    begin = f" {size:<7}    {iterations:<10}       "
-    if gbps < 0.1:
-        return f"{begin}{peak_gbps:<7.6f}            {gbps:<7.6f}            {rate:<7.6f}"
-    return f"{begin}{peak_gbps:<7.2f}            {gbps:<7.2f} \t\t     {rate:<7.6f}"
+    part, rate = "slow-row" if gbps < 0.1 else "bandwidth-row", gbps * 1e9 / 8 / size / 1e6
+    figures = {"peak": peak_gbps, "gbps": gbps, "rate": rate}
+    return printed("perftest", part, size=size, iterations=iterations, **figures)[0]
 
 
 def latency_row(size: int, iterations: int, average_us: float) -> str:
     """Return one row of latencies around an average."""
     times = "        ".join(f"{average_us * share:<7.2f}" for share in _LATENCIES)
-    return f" {size:<7} {iterations:<10}     {times}"
-
-
-def cuda_devices(devices: Sequence[CudaDevice]) -> tuple[str, ...]:
-    """Return the list of the devices that CUDA sees."""
-    listed = (f"CUDA device {device.index}: PCIe address is {device.bdf[5:10].upper()}" for device in devices)
-    return ("initializing CUDA", "Listing all CUDA devices in system:", *listed, "")
-
-
-def cuda_picks(device: CudaDevice, pid: int, integrated: bool) -> tuple[str, ...]:
-    """Return the choice of one device."""
-    text = _CUDA.format(index=device.index, pid=pid, name=device.name, integrated=int(integrated))
-    return tuple(text.split("\n"))
-
-
-def cuda_buffer(size: int, integrated: bool, dmabuf: bool) -> tuple[str, ...]:
-    """Return the allocation of GPU memory, its export as DMA-BUF and its registration."""
-    kind = "CUDA_MEM_HOST" if integrated else "CUDA_MEM_DEVICE"
-    place = "0x7f2000000000"
-    allocated = f"allocated GPU buffer of a {size} address at {place} for type {kind}"
-    if not dmabuf:
-        return (allocated,)
-    return (
-        f"using DMA-BUF for GPU buffer address at {place} aligned at {place} with aligned size {size}",
-        allocated,
-        f"Calling ibv_reg_dmabuf_mr(offset=0, size={size}, addr={place}, fd=58) for QP #0",
-    )
+    return printed("perftest", "latency-row", size=size, iterations=iterations, times=times)[0]
 
 
 @frozen

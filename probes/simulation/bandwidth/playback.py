@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from probes.base.data_files import read_toml_once
 from probes.base.frozen import frozen
 from probes.base.text import printable
 
@@ -94,6 +95,17 @@ def _clean(text: str) -> str:
     return "\t".join(printable(part, _LINE_LIMIT) for part in text.split("\t"))
 
 
+def printed(tool: str, part: str, **figures: object) -> tuple[str, ...]:
+    """Return the lines of a part of a tool's output in outputs.toml, with the figures of the run."""
+    text: str = read_toml_once(__package__, "outputs.toml")[tool][part]
+    return tuple(text.format(**figures).split("\n"))
+
+
+def at_once(at: float, *texts: str) -> tuple[Line, ...]:
+    """Return lines that are printed at one moment."""
+    return tuple(Line(at, text) for text in texts)
+
+
 def spread(at: float, seconds: float, *texts: str) -> tuple[Line, ...]:
     """Return lines evenly spread over a time."""
     return tuple(Line(at + seconds * number / len(texts), text) for number, text in enumerate(texts, 1))
@@ -101,4 +113,4 @@ def spread(at: float, seconds: float, *texts: str) -> tuple[Line, ...]:
 
 def ended(at: float, status: int, *texts: str, before: Iterable[Line] = ()) -> Script:
     """Return a script that prints its lines at once and ends."""
-    return Script((*before, *(Line(at, text) for text in texts)), at, status)
+    return Script((*before, *at_once(at, *texts)), at, status)

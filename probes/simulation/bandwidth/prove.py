@@ -27,9 +27,9 @@ from probes.facts.gpu.generations import is_model
 from probes.facts.gpu.gpus import GpuFacts
 from probes.facts.gpudirect_probe import why_topology_allowed
 from probes.queries.kernel_log import IMPORTER
-from probes.simulation.bandwidth import cuda, perftest_text
+from probes.simulation.bandwidth import cuda
 from probes.simulation.bandwidth.node_pair import ParsedCommand, SimulatedNode, program_bytes
-from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest
+from probes.simulation.bandwidth.playback import Line, Script, SimulatedTest, printed
 from probes.simulation.bandwidth.speeds import device_of
 from probes.simulation.node.jobs.processes import library_directory
 from probes.simulation.node.jobs.programs import needs_plugin
@@ -70,7 +70,8 @@ def register(
     devices = cuda.devices(tree, command.environment)
     if isinstance(devices, int):
         return Registered(("initializing CUDA", f"cuInit(0) returned {devices}", *_NO_GPU), True)
-    lines = perftest_text.cuda_devices(devices)
+    pcie = (f"CUDA device {gpu.index}: PCIe address is {gpu.bdf[5:10].upper()}" for gpu in devices)
+    lines = printed("perftest", "cuda-devices", devices="\n".join(pcie))
     is_wanted = (device for device in devices if wanted.bdf == device.bdf or wanted.index == device.index)
     device = next(is_wanted, None)
     if device is None:
@@ -79,10 +80,12 @@ def register(
             missing = f"No such device ID ({wanted.index}) exists in system"
         return Registered((*lines, missing, *_NO_GPU), True)
     integrated = is_model(device.name, "GB10")
-    lines = (*lines, *perftest_text.cuda_picks(device, pid, integrated))
+    about = {"index": device.index, "name": device.name, "pid": pid, "integrated": integrated}
+    lines = (*lines, *printed("perftest", "cuda-device", **about))
     if wanted.dmabuf and not tree.description.exports_dmabuf:
         return Registered((*lines, "DMA-BUF is not supported on this GPU", *_NO_GPU), True)
-    lines = (*lines, *perftest_text.cuda_buffer(size, integrated, wanted.dmabuf))
+    kind = "CUDA_MEM_HOST" if integrated else "CUDA_MEM_DEVICE"
+    lines += printed("perftest", "dmabuf-buffer" if wanted.dmabuf else "buffer", size=size, kind=kind)
     if wanted.dmabuf:
         error = dmabuf_error(tree, examination, settings.device)
     else:

@@ -8,16 +8,7 @@ from functools import partial
 from probes.facts.system.cpu import POLICIES
 from probes.facts.system.platform import SERVICE_ACCOUNT
 from probes.facts.system.tool_names import PERFTEST
-from probes.simulation.faults.fault import (
-    Faults,
-    add_file,
-    add_link,
-    as_change,
-    change_fields,
-    described,
-    fault,
-    remove_path,
-)
+from probes.simulation.faults.fault import as_change, change_fields, described, remove_path
 from probes.simulation.node.devices.network import SOCKETS, listening, route_over
 from probes.simulation.node.devices.ports import netdev_of, port_of
 from probes.simulation.node.jobs.processes import (
@@ -37,11 +28,9 @@ _SMALL = str(8 << 20)
 _OLD_VERBS = "libibverbs.so.1.11.32.0"
 
 _PROGRAMS = tuple(f"/usr/bin/{name}" for name in PERFTEST)
+_without_perftest = remove_path(*_PROGRAMS)
 
-FAULTS = Faults()
 
-
-@FAULTS.fault("rdma-cgroup-limit", "A job has used up the RDMA objects its cgroup allows")
 def _at_rdma_limit(tree: Tree) -> None:
     """Limit the objects of the job's service on each NIC; the first NIC has no more of them."""
     group = "/sys/fs/cgroup/system.slice/slurmd.service"
@@ -59,7 +48,6 @@ def _set_clocks(tree: Tree, files: Mapping[str, str], last: bool = False) -> Non
         tree.add_values(f"{POLICIES}/{name}", files)
 
 
-@FAULTS.fault("task-hung-in-driver", "A rank is hung in the GPU driver")
 def _hung(tree: Tree) -> None:
     """Log a rank that waits in the GPU driver (kernel/hung_task.c, check_hung_task)."""
     log(tree, f"INFO: task python3:{FIRST_RANK} blocked for more than 120 seconds.", level=3)
@@ -71,7 +59,6 @@ def _hung(tree: Tree) -> None:
     scale_job(tree, changes(before=0.0))
 
 
-@FAULTS.fault("dev-infiniband-near-nic-missing", "A job's container has only the device file of a far NIC")
 def _far_nic(tree: Tree) -> None:
     add_rank(tree, 44002, job=JOB)
     for number in range(len(tree.nics) - 1):
@@ -141,16 +128,50 @@ def _without_peermem(description: NodeDescription) -> NodeDescription:
     return change_fields(driver={"flavor": "proprietary"}, modules={"live": live})(description)
 
 
-@FAULTS.fault("ssh-over-nic", "The SSH session and the default route use an RDMA NIC", finds=())
 def _ssh_over_nic(tree: Tree) -> None:
     nic = next((nic for nic in tree.nics if nic.kind.layer == "Ethernet"), tree.nics[0])
     route_over(tree, netdev_of(tree, nic))
 
 
-@FAULTS.fault("old-userspace-abi", "A job's image has an old libibverbs")
 def _old_verbs_in_job(tree: Tree) -> None:
     mapped = [path for path in default_libraries(tree) if "libibverbs" not in path]
     add_rank(tree, 45000, libraries=[*mapped, f"/opt/image/lib/{_OLD_VERBS}"])
+
+
+@as_change
+def _limit(tree: Tree, pid: int, size_bytes: int) -> None:
+    """Limit the memory that a rank or, at 40000, this process may lock."""
+    if pid != 40000:
+        add_rank(tree, pid)
+    tree.add(f"/proc/{pid}/limits", limits(str(size_bytes), str(size_bytes)))
+
+
+def _limited_container(tree: Tree) -> None:
+    add_rank(tree, 44003)
+    put_in_container(tree, 44003)
+    tree.add("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))
+
+
+def _listens_on_port(tree: Tree) -> None:
+    tree.add("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")
+
+
+def _hide_last_rank(tree: Tree) -> None:
+    tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")  # its other ranks are there
+
+
+def _without_device_files(tree: Tree) -> None:
+    add_rank(tree, 44001)
+    tree.remove("/proc/44001/root/dev")
+    tree.remove("/proc/44001/fd")
+    tree.link("/proc/44001/fd/3", "/dev/nvidia0")
+
+
+@as_change
+def _built_with(tree: Tree, library: str) -> None:
+    """Install a perftest that names this library, or none ("")."""
+    for path in _PROGRAMS:
+        tree.add(path, b"\x7fELF\0" + f"{library}\0ibv_reg_mr\0".lstrip("\0").encode())
 
 
 def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
@@ -159,32 +180,6 @@ def _no_gdrdrv(description: NodeDescription) -> NodeDescription:
     return change_fields(modules={"live": live, "on_disk": (*modules.on_disk, "gdrdrv")})(description)
 
 
-# fmt: off
-FAULTS += described("environment", _without_peermem, _no_gdrdrv,
-                    clocks=_set_clocks, last_clock=partial(_set_clocks, last=True))
-FAULTS += (
-    fault("memlock-shell", "This shell can lock only 8 MiB of memory",
-          add_file("/proc/40000/limits", limits(_SMALL, _SMALL))),
-    fault("in-pod", "Healthy: gdrtop runs in a pod, which has NICs from a device plugin", _in_pod, finds=()),
-    fault("dev-infiniband-refused", "A pod sees RDMA device files that it may not open", _with_host_path),
-    fault("container-shm-small", "A pod with little shared memory, and without IPC_LOCK",
-          _without_rights, finds=("container-shm-small", "memlock-shell")),
-    fault("perftest-port-in-use", "A program is listening on perftest's port 18515",
-          add_file("/proc/net/tcp", f"{SOCKETS}{listening(22)}{listening(18515)}")),
-    fault("memlock-or-ipc-lock", "A job can lock only 8 MiB of memory",
-          lambda tree: add_rank(tree, 44000), add_file("/proc/44000/limits", limits(_SMALL, _SMALL))),
-    fault("memlock-container-runtime", "containerd limits how much memory a job can lock",
-          add_file("/etc/systemd/system/containerd.service", "[Service]\nLimitMEMLOCK=64M\n"),
-          lambda tree: add_rank(tree, 44003), lambda tree: put_in_container(tree, 44003),
-          add_file("/proc/44003/limits", limits(str(64 << 20), str(64 << 20)))),
-    fault("pid-namespace-hides-users", "A job that NVML lists is not in /proc",  # its other ranks are
-          lambda tree: tree.remove(f"/proc/{FIRST_RANK + len(tree.gpus) - 1}")),
-    fault("dev-infiniband-not-in-container", "A job's container has no RDMA device files",
-          lambda tree: add_rank(tree, 44001), remove_path("/proc/44001/root/dev", "/proc/44001/fd"),
-          add_link("/proc/44001/fd/3", "/dev/nvidia0")),
-    fault("perftest-without-cuda", "perftest is built without CUDA",
-          *(add_file(path, b"\x7fELF\0ibv_reg_mr\0") for path in _PROGRAMS)),
-    fault("perftest-without-dmabuf", "perftest is built without DMA-BUF",
-          *(add_file(path, b"\x7fELF\0libcuda.so.1\0ibv_reg_mr\0") for path in _PROGRAMS)),
-    fault("perftest-missing", "perftest is not installed", remove_path(*_PROGRAMS)),
+FAULTS = tuple(
+    described("environment", globals(), clocks=_set_clocks, last_clock=partial(_set_clocks, last=True))
 )

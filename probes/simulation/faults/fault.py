@@ -131,19 +131,6 @@ def fault(
     return Fault(name, summary, checks, *causes, on, frozenset(excludes), is_live, frozenset(shows))
 
 
-class Faults(list[Fault]):
-    """The faults of one file: functions below `@FAULTS.fault(…)`, and rows of a table at its end."""
-
-    def fault(self, name: str, summary: str, **options: Any) -> Callable[[ChangeTree], ChangeTree]:
-        """Add a fault whose change of the tree is the decorated function; options as of `fault`."""
-
-        def add(change_tree: ChangeTree) -> ChangeTree:
-            self.append(fault(name, summary, change_tree, **options))
-            return change_tree
-
-        return add
-
-
 def _names(tree: Tree) -> dict[str, str]:
     """Return what {kernel}, {libraries} and a device such as {GPU0} or {mlx5_0} stand for: of those, BDFs."""
     devices = {f"GPU{number}": gpu.bdf for number, gpu in enumerate(tree.gpus)}
@@ -195,35 +182,46 @@ _CHANGES: dict[str, Callable[..., ChangeTree]] = {
 
 
 def described(
-    area: str, *descriptions: ChangeDescription, **own: Callable[..., ChangeTree]
+    area: str, functions: Mapping[str, Any], is_live: bool = False, **own: Callable[..., ChangeTree]
 ) -> Iterator[Fault]:
     """Yield the faults in AREA.toml, by name. Each has the options of `fault`, and what it changes, in order.
 
     `description`: fields of the node's description; `devices`: others in place of devices, "" removes one;
-    `cmdline`: words that the kernel's command line gains; `node`: the name of one of `descriptions`, without
-    an underscore, which changes the description first. Every other key names a function in _CHANGES or
+    `cmdline`: words that the kernel's command line gains; `node`: one of `functions`, which changes the
+    description first; `does`: some of `functions`, which change the tree. Functions are named without their
+    underscore: "a b", or ["a", 1] for what a(1) returns. Every other key names a function in _CHANGES or
     `own`, which makes a change of the tree of the value.
     """
-    named = {function.__name__.lstrip("_"): function for function in descriptions}
-    named[""] = lambda node: node
+
+    def named(names: str | list[Any]) -> list[Any]:
+        if isinstance(names, str):
+            return [functions[f"_{name}"] for name in names.split()]
+        return [functions[f"_{names[0]}"](*names[1:])]
+
     for name, row in read_toml(__package__, f"{area}.toml").items():
         summary, fields = row.pop("summary"), row.pop("description", {})
         devices, words = row.pop("devices", {}), row.pop("cmdline", "")
-        first = named[row.pop("node", "")]
+        first = named(row.pop("node", ""))
         options = {key: row.pop(key) for key in ("on", "finds", "shows", "excludes") if key in row}
-        changes = ((_CHANGES | own)[key](value) for key, value in row.items())
+        changes = [
+            change
+            for key, value in row.items()
+            for change in (named(value) if key == "does" else [(_CHANGES | own)[key](value)])
+        ]
         description = partial(_changed, first, fields, devices, words)
-        yield fault(name, summary, *changes, change_description=description, **options)
+        yield fault(name, summary, *changes, change_description=description, is_live=is_live, **options)
 
 
 def _changed(
-    first: ChangeDescription,
+    first: list[ChangeDescription],
     fields: Mapping[str, Any],
     devices: Mapping[str, str],
     words: str,
     node: NodeDescription,
 ) -> NodeDescription:
-    changed: NodeDescription = with_fields(first(node), fields)
+    for change in first:
+        node = change(node)
+    changed: NodeDescription = with_fields(node, fields)
     if devices:
         by_name = change_devices(lambda device: devices.get(device.partition(" ")[2], device) or None)
         changed = change_devices(lambda device: devices.get(device, device))(by_name(changed))

@@ -7,15 +7,7 @@ from dataclasses import replace
 from probes.facts.kernel.release import SMMU_SVA_OPTION
 from probes.plans.packages import FABRIC_MANAGER
 from probes.simulation.bandwidth.cuda import WITHOUT_SVA
-from probes.simulation.faults.fault import (
-    Faults,
-    as_change,
-    bind,
-    described,
-    fault,
-    remove_path,
-    replace_content,
-)
+from probes.simulation.faults.fault import as_change, bind, described, replace_content
 from probes.simulation.node.devices.pci import real_path
 from probes.simulation.node.jobs.processes import add_fabric_manager, library_directory
 from probes.simulation.node.model.description import NodeDescription, NumaDescription, RootDescription
@@ -26,8 +18,6 @@ from probes.simulation.node.system.software import set_library_version
 
 _MANAGER_PID, _RESTARTED_AT = 1390, 1800.0
 _SXID = "20034, Data {0x0, 0x0}, Link 31 LTSSM Fault Up"
-
-FAULTS = Faults()
 
 
 @as_change
@@ -76,13 +66,11 @@ def _numa_mode(node: NodeDescription) -> NodeDescription:
     return replace(node, gpu_memory_mode="", numa=(*cpus, memory, memory, memory, memory))
 
 
-@FAULTS.fault("driver-library-missing", "The driver's libraries are not installed")
 def _no_libraries(tree: Tree) -> None:
     for name in ("libcuda.so", "libcuda.so.1", "libnvidia-ml.so.1"):
         tree.remove(f"{library_directory(tree)}/{name}")
 
 
-@FAULTS.fault("ib-umad-missing", "ib_umad is not loaded", on="hgx-b200", excludes=("nvlsm-missing",))
 def _without_umad(tree: Tree) -> None:
     if "ib_umad" not in tree.live_modules:
         raise LookupError("ib_umad")  # no Fabric Manager of this node needs it
@@ -93,25 +81,28 @@ def _without_umad(tree: Tree) -> None:
         tree.remove(f"/dev/infiniband/umad{number}")
 
 
+def _sxid(tree: Tree) -> None:
+    log(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {_SXID}")
+
+
+def _without_fabric_manager(tree: Tree) -> None:
+    uninstall(tree, FABRIC_MANAGER)
+    tree.remove("/usr/bin/nv-fabricmanager")
+
+
+def _other_gsp_firmware(tree: Tree) -> None:
+    version = tree.description.driver.version
+    names = (f"nvidia/{version}/gsp_{chips}.bin" for chips in ("ga10x", "tu10x"))
+    set_modinfo(tree, "nvidia", "firmware", "\n".join(names))
+
+
+def _restart_manager(tree: Tree) -> None:
+    add_fabric_manager(tree, _MANAGER_PID, _RESTARTED_AT)
+
+
+_stop_nvlsm = stop_nvlsm
 # fmt: off
-FAULTS += described(
-    "gpu", _nics_elsewhere, _numa_mode, driver=_bind, xid=_xid,
-    library_version=as_change(set_library_version),
+FAULTS = tuple(described(
+    "gpu", globals(), driver=_bind, xid=_xid, library_version=as_change(set_library_version),
     fabric_manager_version=as_change(set_fabric_manager_version),
-)
-FAULTS += (
-    fault("smmu-sva-missing", "A kernel built without SVA of the SMMU", _without_sva,
-          finds=("smmu-sva-missing", "cuda-fails-to-start"), on="dgx-spark"),
-    fault("smmu-sva-refused", "The SMMU passes DMA through, so it shares no page tables with GPU0",
-          _refused_sva, on="gb200"),
-    fault("nvlsm-down", "NVLSM has exited", stop_nvlsm, on="hgx-b200"),
-    fault("sxid", "An NVSwitch reported a link fault (SXid 20034)",
-          lambda tree: log(tree, f"nvidia-nvswitch0: SXid (PCI:{tree.nvswitches[0]}): {_SXID}")),
-    fault("fabric-manager-down-absent", "Fabric Manager is not installed",
-          lambda tree: uninstall(tree, FABRIC_MANAGER), remove_path("/usr/bin/nv-fabricmanager")),
-    fault("gsp-firmware-missing", "The GPU driver's firmware is not installed",
-          lambda tree: set_modinfo(tree, "nvidia", "firmware", "\n".join(
-              f"nvidia/{tree.description.driver.version}/gsp_{chips}.bin" for chips in ("ga10x", "tu10x")))),
-    fault("fabric-manager-restarted-under-jobs", "Fabric Manager was restarted while the job was running",
-          lambda tree: add_fabric_manager(tree, _MANAGER_PID, _RESTARTED_AT)),
-)
+))

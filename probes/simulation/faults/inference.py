@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from probes.simulation.faults.fault import ChangeTree, Faults, described
+from probes.simulation.faults.fault import ChangeTree, described
 from probes.simulation.node.jobs.engines import EngineDescription, serve
-
-FAULTS = Faults()
 
 
 def _serve(engine: Mapping[str, Any]) -> ChangeTree:
@@ -17,4 +15,4 @@ def _serve(engine: Mapping[str, Any]) -> ChangeTree:
     return lambda tree: serve(tree, description)
 
 
-FAULTS += (replace(fault, is_everywhere=True) for fault in described("inference", serve=_serve))
+FAULTS = tuple(replace(fault, is_everywhere=True) for fault in described("inference", {}, serve=_serve))

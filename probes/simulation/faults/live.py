@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX_8
 from probes.facts.rdma.port_health import RECEIVED, SENT
-from probes.simulation.faults.fault import ChangeTree, Faults, change_devices, fault, replace_content
+from probes.simulation.faults.fault import ChangeTree, change_devices, described, replace_content
 from probes.simulation.node.devices.ports import add_switch, netdev_of, port_of
 from probes.simulation.node.jobs.nccl_log import add_dumps
 from probes.simulation.node.jobs.processes import (
@@ -36,7 +35,7 @@ from probes.simulation.node.jobs.traffic import (
 )
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import PlacedNic, Program, Tree, Via, log
-from probes.simulation.node.model.workload import OPENED, Steps, changes, longer_steps
+from probes.simulation.node.model.workload import OPENED, Steps, changes
 
 STAGED_RANK, STOPPED_RANK, BEHIND_RANK, LOST_RANK, SLOW_RANK, FLAPPING_RANK = 5, 3, 2, 5, 5, 3
 """Ranks with a fault for seed 0; each seed has it on the next rank."""
@@ -46,16 +45,12 @@ BEHIND_AFTER = 20.0
 HUNG_FOR = 600.0  # until PyTorch's watchdog has timed out
 NCCL_WITH_MONITOR = "2.29.7"
 RESTART_BEGINS, RESTART_ENDS = 30.0, 38.0
-LONGER_AFTER, _LONGER_SHARE = 720.0, 0.23
 FLAP_FIRST, FLAP_EACH, FLAP_DOWN = 15.0, 20.0, 5.0
 _CONGESTED, _COLLIDED, _LESS = 0.6, 0.5, 0.7
 RETRAINED_RANK, RETRAINED_AFTER = 6, 15.0
 _RETRAINED_SHARE = 0.6  # of the traffic, over half of the PCIe bandwidth
 _SLOW_SHARE = 0.33
 _SLOW_STALL_PERCENT = 45.0  # of the time it waits for PCIe reads
-
-FAULTS = Faults()
-_fault, _live = partial(FAULTS.fault, is_live=True), partial(fault, is_live=True)
 
 
 def rank_on(tree: Tree, number: int) -> Program | None:
@@ -64,9 +59,9 @@ def rank_on(tree: Tree, number: int) -> Program | None:
     return connected[(number + tree.seed) % len(connected)] if connected else None
 
 
-def _of_rank(number: int, change: Callable[[Tree, Program], object]) -> ChangeTree:
-    """Return a change of a rank, on nodes with a job."""
-    return lambda tree: change(tree, rank) if (rank := rank_on(tree, number)) else None
+def _of_rank(number: int) -> Callable[[Callable[[Tree, Program], object]], ChangeTree]:
+    """Make a change of a rank one of the tree, on nodes with a job."""
+    return lambda change: lambda tree: change(tree, rank) if (rank := rank_on(tree, number)) else None
 
 
 def nic_of(tree: Tree, program: Program) -> PlacedNic:
@@ -90,6 +85,7 @@ def _hold_all_up(tree: Tree, at: float) -> None:
             map_libraries(tree, program.pid, default_libraries(tree, newer))
 
 
+@_of_rank(STAGED_RANK)
 def _rank_staged(tree: Tree, rank: Program) -> None:
     _over_dmabuf(tree)
     rank.via = Via.HOST
@@ -113,7 +109,6 @@ def _restarted_staged(tree: Tree) -> None:
     tree.plan(OPENED + RESTART_ENDS, start)
 
 
-@_fault("job-tcp", "The job uses TCP, and no setting explains why", finds=("job-log-tcp", "job-over-tcp"))
 def _tcp(tree: Tree) -> None:
     nics = used_nics(tree)
     if not nics:
@@ -130,6 +125,7 @@ def _tcp(tree: Tree) -> None:
         carry_over_tcp(tree, nic)
 
 
+@_of_rank(SLOW_RANK)
 def _nic_slow(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     tree.slow_before.add(nic.name)
@@ -158,6 +154,7 @@ def _downs(seconds: float) -> tuple[int, float, bool]:
     return int(times) + 1, times * FLAP_DOWN + min(within, FLAP_DOWN), within < FLAP_DOWN
 
 
+@_of_rank(FLAPPING_RANK)
 def _nic_flapping(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     port = port_of(nic)
@@ -207,6 +204,7 @@ def _log_flaps(tree: Tree, nic: PlacedNic, netdev: str, begin: float) -> None:
     tree.plan(begin, down)
 
 
+@_of_rank(RETRAINED_RANK)
 def _nic_link_retrained(tree: Tree, rank: Program) -> None:
     nic, at = nic_of(tree, rank), OPENED + RETRAINED_AFTER
     path = f"{nic.path}/current_link_speed"
@@ -216,22 +214,26 @@ def _nic_link_retrained(tree: Tree, rank: Program) -> None:
     scale(tree, nic, changes((at, _RETRAINED_SHARE)))
 
 
+@_of_rank(STOPPED_RANK)
 def _rank_stopped(tree: Tree, rank: Program) -> None:
     rank.stopped_at = OPENED + STOPPED_AFTER
     _hold_all_up(tree, rank.stopped_at)
 
 
+@_of_rank(BEHIND_RANK)
 def _rank_behind(tree: Tree, rank: Program) -> None:
     rank.behind_at = OPENED + BEHIND_AFTER
     _hold_all_up(tree, rank.behind_at)
 
 
+@_of_rank(BEHIND_RANK)
 def _job_hung(tree: Tree, rank: Program) -> None:
     rank.behind_at = OPENED - HUNG_FOR
     _hold_all_up(tree, rank.behind_at)
     add_dumps(tree, rank)
 
 
+@_of_rank(LOST_RANK)
 def _gpu_lost(tree: Tree, rank: Program) -> None:
     number, pid = rank.gpu or 0, rank.pid
     bdf, at = tree.gpus[number].bdf, OPENED + LOST_AFTER
@@ -264,15 +266,13 @@ def _congestion(tree: Tree) -> None:
         counters["rx_prio3_pause_duration"] = lambda seconds: 120_000 * _congested_for(seconds)  # 12 %
 
 
+@_of_rank(0)
 def _gpu_throttled(tree: Tree, rank: Program) -> None:
     number = rank.gpu or 0
     tree.plan(OPENED + CONGESTED_AFTER, lambda tree: tree.throttled.add(number))
 
 
-def _step_longer(tree: Tree) -> None:
-    scale_job(tree, longer_steps(tree.seed, OPENED + LONGER_AFTER, _LONGER_SHARE))
-
-
+@_of_rank(0)
 def _packets_lost(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     replace_content(tree, f"{port_of(nic)}/hw_counters/packet_seq_err", _rising(50))
@@ -288,6 +288,7 @@ def _rising(each_second: int) -> Callable[[float], str]:
     return lambda seconds: f"{int(each_second * _congested_for(seconds))}\n"
 
 
+@_of_rank(SLOW_RANK)
 def _ecmp_collision(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     if nic.kind.layer != "Ethernet":
@@ -296,6 +297,7 @@ def _ecmp_collision(tree: Tree, rank: Program) -> None:
     replace_content(tree, f"{port_of(nic)}/hw_counters/rp_cnp_handled", _rising(2500))
 
 
+@_of_rank(SLOW_RANK)
 def _uneven(tree: Tree, rank: Program) -> None:
     for nic in used_nics(tree):
         if nic.name not in rank.nics:
@@ -330,6 +332,7 @@ def _routed_adaptively(tree: Tree) -> None:
         replace_content(tree, f"{port_of(nic)}/hw_counters/out_of_sequence", lambda at: f"{int(400 * at)}\n")
 
 
+@_of_rank(0)
 def _storage_traffic(tree: Tree, rank: Program) -> None:
     nic = nic_of(tree, rank)
     line = nic.kind.line_gbps
@@ -342,7 +345,6 @@ def _storage_traffic(tree: Tree, rank: Program) -> None:
         tree.kernel_clients[nic_of(tree, other).name] = "ko2iblnd"
 
 
-@_fault("two-jobs-two-users", "Two users each run a job on half of the GPUs")
 def _two_jobs(tree: Tree) -> None:
     if not ranks(tree):
         return
@@ -354,44 +356,4 @@ def _two_jobs(tree: Tree) -> None:
     _over_dmabuf(tree)  # without root, regions through nvidia_peermem cannot be told apart by job
 
 
-# fmt: off
-FAULTS += (
-    _live("job-rank-staged", "One rank of the job copies through host memory",
-          _of_rank(STAGED_RANK, _rank_staged), finds=("job-log-staged", "job-staged")),
-    _live("job-restarted-staged", "After 30 s the job restarts, and copies through host memory",
-          _restarted_staged, shows=("job-staged",)),
-    _live("nic-slow", "One NIC carries less than half as much traffic as the others",
-          _of_rank(SLOW_RANK, _nic_slow), shows=("nic-slow-in-job",)),
-    _live("nic-flapping", "A port goes down for 5 s every 20 s",
-          _of_rank(FLAPPING_RANK, _nic_flapping), shows=("port-flapping",)),
-    _live("nic-link-retrained", "After 15 s a NIC's PCIe link drops to half its speed",
-          _of_rank(RETRAINED_RANK, _nic_link_retrained), shows=("pcie-link-degraded-speed",)),
-    _live("rank-stopped", "After 35 s one rank is stopped, and the others wait",
-          _of_rank(STOPPED_RANK, _rank_stopped), shows=("rank-stopped",)),
-    _live("rank-behind", "After 20 s one rank stops launching collectives",
-          _of_rank(BEHIND_RANK, _rank_behind), shows=("job-traffic-fell", "ras-problem")),
-    _live("job-hung", "The job has hung for ten minutes, because one rank did not call a collective",
-          _of_rank(BEHIND_RANK, _job_hung), shows=("job-silent",)),
-    _live("gpu-off-bus-live", "After 15 s a GPU falls off the bus (Xid 79)",
-          _of_rank(LOST_RANK, _gpu_lost), shows=("xid-79-fell-off-bus", "rank-ended")),
-    _live("congestion", "After 10 s the network is congested",
-          _congestion, shows=("network-congested", "port-paused"),
-          on="oci-h100"),  # its NICs use Ethernet, which has PFC
-    _live("gpu-throttled-live", "After 10 s a GPU is throttled",
-          _of_rank(0, _gpu_throttled), shows=("gpu-throttled",)),
-    _live("step-longer", "After 12 min a step takes 23 % longer, because its network part grows",
-          _step_longer, shows=("job-step-longer",)),
-    _live("packets-lost-live", "After 10 s a port loses packets",
-          _of_rank(0, _packets_lost), shows=("port-errors-rising",)),
-    _live("ecmp-collision", "After 10 s the connections of one NIC share a link of the network (ECMP)",
-          _of_rank(SLOW_RANK, _ecmp_collision), shows=("nic-slow-in-job",), on="oci-h100"),
-    _live("plane-unused", "A job uses only one plane of each ConnectX-8",
-          _plane_unused, shows=("nic-plane-unused",), on="hgx-b300", change_description=_with_planes),
-    _live("nic-uneven", "One NIC carries more than the others, with as many queue pairs",
-          _of_rank(SLOW_RANK, _uneven), shows=("nic-traffic-uneven",)),
-    _live("adaptive-routing-seen", "Packets overtake each other on all ports, as with adaptive routing",
-          _routed_adaptively),
-    _live("storage-traffic", "A storage client uses one of the job's NICs, and Lustre in the kernel another",
-          _of_rank(0, _storage_traffic)),
-)
-# fmt: on
+FAULTS = tuple(described("live", globals(), is_live=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import VERBS_MODULES
-from probes.simulation.faults.fault import Faults, described, fault, refused, unloaded
+from probes.simulation.faults.fault import described, refused, unloaded
 from probes.simulation.node.model.tree import Tree
 from probes.simulation.node.modules.loading import KEY_REJECTED, remove_modules
 from probes.simulation.node.modules.modules import (
@@ -19,8 +19,6 @@ from probes.simulation.node.system.software import remove_products
 _OF_DRIVER = ("nvidia_fs", "gdrdrv", PEERMEM, "nvidia_uvm", "nvidia")
 _RDMA = (*VERBS_MODULES, "ib_uverbs", "rdma_cm", "ib_core")
 _OTHER_KERNELS = {".el9": "5.14.0-427.11.1.el9_4.x86_64", ".el8": "4.18.0-553.5.1.el8_10.x86_64"}
-
-FAULTS = Faults()
 
 
 def take_driver_from_disk(tree: Tree) -> None:
@@ -44,6 +42,18 @@ def _built_for_other_kernel(tree: Tree) -> None:
     kernel = other_kernel(tree)
     tree.add(f"/var/lib/dkms/nvidia/{version}/{kernel}/{machine}/module/nvidia.ko", "")
     tree.link(f"/var/lib/dkms/nvidia/kernel-{kernel}-{machine}", f"{version}/{kernel}/{machine}")
+
+
+_without_rdma_stack = unloaded(*_RDMA)
+_key_rejected = refused(PEERMEM, KEY_REJECTED, 14.2)
+
+
+def _built_for_other(tree: Tree) -> None:
+    set_modinfo(tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")
+
+
+def _damaged(tree: Tree) -> None:
+    modinfo_of(tree).files.pop("nvidia", None)
 
 
 def _half_updated(tree: Tree) -> None:
@@ -81,23 +91,5 @@ def _nothing_installed(tree: Tree) -> None:
         tree.remove(path)
 
 
-# fmt: off
-FAULTS += described("modules", nothing_installed=lambda _: _nothing_installed)
-FAULTS += (
-    fault("ib-core-not-loaded", "No module of the RDMA stack is loaded", unloaded(*_RDMA), on="pcie-l40s"),
-    fault("secure-boot-key-rejected", "The kernel rejects the signature of nvidia_peermem",
-          refused(PEERMEM, KEY_REJECTED, 14.2)),
-    fault("module-wrong-vermagic", "nvidia_peermem was built for another kernel",
-          unloaded(PEERMEM), lambda tree: set_modinfo(
-              tree, PEERMEM, "vermagic", f"{other_kernel(tree)} SMP preempt mod_unload modversions")),
-    fault("module-file-unusable", "The NVIDIA driver's module file is damaged",
-          unloaded(*_OF_DRIVER), lambda tree: modinfo_of(tree).files.pop("nvidia", None), on="pcie-l40s"),
-    fault("dkms-not-built-for-kernel", "DKMS did not build the NVIDIA driver after a kernel update",
-          _built_for_other_kernel, finds=("dkms-not-built-for-kernel", "nvidia-not-loaded"), on="pcie-l40s"),
-    fault("driver-half-updated", "The NVIDIA driver on disk is newer than the loaded driver",
-          _half_updated, finds=("driver-half-updated", "driver-upgrade-blocked")),
-    fault("module-wrong-architecture", "The NVIDIA driver on disk is for another CPU architecture",
-          _other_architecture, on="pcie-l40s"),
-)
-# fmt: on
+FAULTS = tuple(described("modules", globals()))
 NEW_NODES = [fault for fault in FAULTS if fault.name.startswith("new-node")]

@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from probes.facts.jobs.nccl_conf import NCCL_CONF
-from probes.simulation.faults.fault import ChangeTree, Faults, as_change, described, empty_gid
+from probes.simulation.faults.fault import ChangeTree, as_change, described, empty_gid
 from probes.simulation.node.devices.ports import port_of
 from probes.simulation.node.jobs.processes import FIRST_RANK, JOB, add_rank, default_libraries
 from probes.simulation.node.jobs.programs import ranks
@@ -15,8 +15,6 @@ from probes.simulation.node.model.tree import Tree, Via
 from probes.simulation.node.modules.modules import end_rdma_traffic
 
 _pids = count(43000)
-
-FAULTS = Faults()
 
 
 def _job(job: Mapping[str, Any]) -> ChangeTree:
@@ -98,7 +96,6 @@ def _interrupts_on(tree: Tree, cpu: str) -> None:
         tree.add(path, f"{cpu}\n")
 
 
-@FAULTS.fault("job-log-differs", "A rank's log shows GPUDirect RDMA, but the rank copies through host memory")
 def _differs(tree: Tree) -> None:
     """Let the first rank copy through host memory, although its log shows GPUDirect RDMA."""
     for rank in ranks(tree):
@@ -107,16 +104,11 @@ def _differs(tree: Tree) -> None:
         rank.via, rank.logged_via = Via.HOST, Via.DMABUF
 
 
-@FAULTS.fault(
-    "job-log-gdr-disabled",
-    "The job's log says its NICs cannot use GPUDirect RDMA, although the node's NICs can",
-)
 def _gdr_disabled(tree: Tree) -> None:
     for rank in ranks(tree):
         rank.via = Via.HOST
 
 
-@FAULTS.fault("job-log-other-nics", "The job's log lists only NICs that are far from its GPUs")
 def _other_nics(tree: Tree) -> None:
     compute = {name for rank in ranks(tree) for name in rank.nics}
     others = tuple(nic.name for nic in tree.nics if nic.name not in compute)
@@ -124,22 +116,14 @@ def _other_nics(tree: Tree) -> None:
         rank.logged_nics = others
 
 
-@FAULTS.fault("job-log-plugin-missing", "The job's log says its network plugin was not found")
 def _plugin_missing(tree: Tree) -> None:
     for rank in ranks(tree):
         _set_variable(tree, rank.pid, "NCCL_NET_PLUGIN=ofi")
     _informs("NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal net plugin.")(tree)
 
 
-FAULTS += described(
-    "nccl",
-    job=_job,
-    port_down=_take_down,
-    first_data_direct_down=lambda _: _first_data_direct_down,
-    class_of_ports=_set_class,
-    empty_gids=_empty_gids,
-    over_tcp=_over_tcp,
-    interrupts_on=_interrupts_on,
-    informs=_informs,
-    warns=_warns,
-)
+# fmt: off
+FAULTS = tuple(described(
+    "nccl", globals(), job=_job, port_down=_take_down, class_of_ports=_set_class, empty_gids=_empty_gids,
+    over_tcp=_over_tcp, interrupts_on=_interrupts_on, informs=_informs, warns=_warns,
+))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,14 +17,12 @@ from probes.facts.rdma.roce import CONF
 from probes.host.protocol import CommandOutput
 from probes.simulation.faults.fault import (
     ChangeDescription,
-    Faults,
     as_change,
     bind,
     change_devices,
     change_fields,
     described,
     empty_gid,
-    fault,
     refused,
     replace_content,
 )
@@ -44,20 +42,16 @@ from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Content, PlacedNic, Refusal, Tree
 from probes.simulation.node.modules.loading import INVALID, symbol_mismatch
 
-_ROCE = ("mlx5_4", "mlx5_9")
 _HALF_RATES = {
     "800": "400 Gb/sec (4X NDR)",
     "400": "200 Gb/sec (4X HDR)",
     "200": "100 Gb/sec (4X EDR)",
     "100": "50 Gb/sec (2X EDR)",
 }
-_WITHOUT_ECN = {f"ecn/roce_rp/enable/{priority}": "0" for priority in range(8)}
-_EFA = "aws-p5"  # a node with NICs of AWS
-_REFUSES_PROPRIETARY = Refusal(INVALID.error, ((6, "efa_nv_peermem: Nvidia proprietary is unsupported"),))
-_WITHOUT_DMABUF = change_fields(gpudirect={"dmabuf": False})
-_PROPRIETARY = change_fields(driver={"flavor": "proprietary"}, gpudirect={"dmabuf": False})
-
-FAULTS = Faults()
+_efa_refuses_proprietary = refused(
+    EFA_PEERMEM, Refusal(INVALID.error, ((6, "efa_nv_peermem: Nvidia proprietary is unsupported"),)), 14.2
+)
+_efa_of_other_driver = refused(EFA_PEERMEM, symbol_mismatch(EFA_PEERMEM, "nvidia_p2p_get_pages"), 14.2)
 
 
 def _compute_nic(tree: Tree, name: str) -> PlacedNic:
@@ -74,7 +68,6 @@ def _set_ports(tree: Tree, ports: Mapping[str, Mapping[str, str]]) -> None:
             replace_content(tree, f"{port_of(_compute_nic(tree, name))}/{file}", f"{value}\n")
 
 
-@FAULTS.fault("half-rate", "A port (mlx5_2) runs at half its rate", finds=("single-rail-or-half-rate",))
 def _half_rate(tree: Tree) -> None:
     """Halve the rate of one port, and its traffic."""
     port = port_of(_compute_nic(tree, "mlx5_2"))
@@ -174,6 +167,15 @@ def _risen(start: int, seconds_each: float, seconds: float) -> float:
     return start + seconds // seconds_each
 
 
+def _without_ecn(tree: Tree) -> None:
+    off = {f"ecn/roce_rp/enable/{priority}": "0" for priority in range(8)}
+    _set_netdevs({"mlx5_4": off, "mlx5_9": off})(tree)
+
+
+def _without_counters(tree: Tree) -> None:
+    tree.remove(f"{port_of(tree.nic('mlx5_1'))}/counters")
+
+
 def _without_ipoib(tree: Tree) -> None:
     for nic in tree.nics:
         if nic.kind.layer == "InfiniBand" and f"{nic.path}/net" in tree.directories:
@@ -195,18 +197,18 @@ def _lose_carrier(tree: Tree, name: str) -> None:
     _set_netdevs({_compute_nic(tree, name).name: {"operstate": "down"}})(tree)
 
 
-def _zero_guid(tree: Tree, nic: PlacedNic) -> None:
+def _zero_guid(tree: Tree) -> None:
     """Set the GUIDs of a virtual function as they are before its host sets them."""
+    nic = _compute_nic(tree, "mlx5_0")
     replace_content(tree, f"{nic.path}/infiniband/{nic.name}/node_guid", "0000:0000:0000:0000\n")
     replace_content(tree, f"{port_of(nic)}/gids/0", "fe80:0000:0000:0000:0000:0000:0000:0000\n")
 
 
 @as_change
-def _gids(tree: Tree, name: str, keep: Callable[[int], bool]) -> None:
-    """Clear entries of a GID table."""
-    for index in range(16):
-        if not keep(index):
-            empty_gid(tree, port_of(tree.nic(name)), index)
+def _empty_gids(tree: Tree, name: str, first: int, step: int = 1) -> None:
+    """Clear entries of a GID table, from one on; without a name, of the first NIC."""
+    for index in range(first, 16, step):
+        empty_gid(tree, port_of(tree.nic(name) if name else tree.nics[0]), index)
 
 
 def _elsewhere(tree: Tree, name: str) -> None:
@@ -234,7 +236,8 @@ def _set_drivers(tree: Tree, drivers: Mapping[str, str]) -> None:
         bind(tree, nic.path, driver)
 
 
-def _in_pods(tree: Tree, is_root: bool = False) -> None:
+@as_change
+def _in_pods(tree: Tree, is_root: bool) -> None:
     """Move all RDMA devices to the network namespace of a pod, as rdma-cni does; root sees them there."""
     for number, nic in enumerate(tree.nics):
         if is_root:
@@ -269,15 +272,6 @@ def _bond(tree: Tree) -> None:
         replace_content(tree, f"{port_of(nic)}/gid_attrs/ndevs/{index}", "bond0\n")
 
 
-@FAULTS.fault("roce-bond-port-down", "A port of a bonded NIC (mlx5_bond_2) has no link", on="bare-roce")
-def _bond_port_down(tree: Tree) -> None:
-    """Take one port of a bond down: its RDMA device stays ACTIVE, and the bond's rate halves."""
-    nic = tree.nic("mlx5_bond_2")
-    member = f"{nic.path}/net/{netdev_of(tree, nic)}"
-    for file, value in (("operstate", "down"), ("speed", "-1"), ("bonding_slave/mii_status", "down")):
-        replace_content(tree, f"{member}/{file}", f"{value}\n")
-
-
 @as_change
 def _set_rails(tree: Tree, settings: Mapping[str, int]) -> None:
     """Set IPv4 settings of all netdevs."""
@@ -298,7 +292,6 @@ def _unset_in_conf(tree: Tree, line: str) -> None:
     tree.add(NCCL_CONF, tree.text(NCCL_CONF).replace(f"{line}\n", ""))
 
 
-@FAULTS.fault("roce-class-overridden", "The driver overrides the jobs' traffic class", on="bare-roce")
 def _class_of_driver(tree: Tree) -> None:
     for nic in tree.nics:
         tree.add(f"{nic.path}/infiniband/{nic.name}/tc/1/traffic_class", "Global tclass=104\n")
@@ -327,7 +320,7 @@ def _unaddress(tree: Tree, name: str) -> None:
     netdev = netdev_of(tree, tree.nic(name))
     lines = tree.text("/proc/net/route").splitlines(True)
     tree.add("/proc/net/route", "".join(line for line in lines if line.split()[0] != netdev))
-    _gids(name, lambda index: index < 2)(tree)
+    _empty_gids(name, 2)(tree)
 
 
 # NVIDIA/dgx-spark-playbooks pull request 108 measured 13.23 Gb/s with a link at full rate.
@@ -339,12 +332,6 @@ def _a_share(usual_gbps: float, count: int, seconds: float) -> int:
     return round(count * _DEGRADED_GBPS / usual_gbps)
 
 
-@FAULTS.fault(
-    "spark-degraded-initialization",
-    "The NIC was not fully initialized: 13 Gb/s with links at full rate (gdrtop bench --sweep --ssh node2)",
-    finds=(),
-    on="dgx-spark",
-)
 def _degraded(tree: Tree) -> None:
     """Let every function of the NIC carry little, whose links and counters look healthy."""
     for nic in tree.nics:
@@ -367,11 +354,12 @@ def _needs_own_slots(tree: Tree) -> None:
 
 
 @as_change
-def _set_nic_files(tree: Tree, files: Mapping[str, str]) -> None:
-    """Change files of the RDMA devices of all compute NICs."""
-    for nic in tree.compute_nics:
-        for file, value in files.items():
-            replace_content(tree, f"{nic.path}/infiniband/{nic.name}/{file}", f"{value}\n")
+def _set_nic_files(tree: Tree, nics: Mapping[str, Mapping[str, str]]) -> None:
+    """Change files of RDMA devices, by the NIC or "all" compute NICs."""
+    for name, files in nics.items():
+        for nic in tree.compute_nics if name == "all" else (tree.nic(name),):
+            for file, value in files.items():
+                replace_content(tree, f"{nic.path}/infiniband/{nic.name}/{file}", f"{value}\n")
 
 
 @as_change
@@ -400,7 +388,7 @@ def _swap_cables(tree: Tree) -> None:
 
 
 @as_change
-def _set_neighbor(tree: Tree, number: int, /, **fields: str) -> None:
+def _set_neighbor(tree: Tree, number: int, fields: Mapping[str, str]) -> None:
     """Change what the switch port says at the other end of a NIC's first cable."""
     netdev = lldp_netdevs(tree, tree.compute_nics[number])[0]
     neighbor = tree.neighbors[netdev]
@@ -413,75 +401,10 @@ def _lldp_denied(tree: Tree) -> None:
 
 
 # fmt: off
-FAULTS += described(
-    "nic", _in_one_subnet, unaddressed=_unaddress,
+FAULTS = tuple(described(
+    "nic", globals(), unaddressed=_unaddress,
     port=_set_ports, keys=_set_keys, netdev=_set_netdevs, counter=_set_counters, no_carrier=_lose_carrier,
     ethtool=_set_ethtool, fec=_set_fec, celsius=_set_temperatures, mlxlink=_answer_mlxlink,
     rails=_set_rails, unset_in_conf=_unset_in_conf, driver=_set_drivers, without_rdma=_without_rdma,
     nic_files=_set_nic_files, virtual_function_of=_add_virtual_function,
-)
-FAULTS += (
-    fault("virtual-port-without-guid", "The port of a virtual function (mlx5_0) has no GUID",
-          _set_ports({"mlx5_0": {
-              "state": "1: DOWN", "phys_state": "5: LinkUp", "lid": "0xffff", "sm_lid": "0x0"}}),
-          lambda tree: _zero_guid(tree, _compute_nic(tree, "mlx5_0")),
-          finds=("ib-port-not-active-link-up",), on="azure-nd-h100"),
-    fault("ipoib-missing", "ib_ipoib is not loaded, so InfiniBand ports have no netdev", _without_ipoib,
-          finds=()),
-    fault("nic-firmware-mismatch", "A NIC (mlx5_2) has older firmware than the others",
-          lambda tree: replace_content(
-              tree, f"{tree.nic('mlx5_2').path}/infiniband/mlx5_2/fw_ver", "28.39.1002\n")),
-    fault("roce-lossless-off", "ECN is off on the RoCE ports",
-          _set_netdevs(dict.fromkeys(_ROCE, _WITHOUT_ECN))),
-    fault("one-lane", "A port (mlx5_7) runs on one lane of four",
-          _slow_port("mlx5_7", "100 Gb/sec (1X NDR)", 4), finds=("single-rail-or-half-rate-one-lane",),
-          excludes=("nic-passed-through",)),
-    fault("roce-gid-wrong-namespace", "The GID table of a RoCE port is empty",
-          lambda tree: _gids(tree.nics[0].name, lambda _: False)(tree), on="pcie-l40s"),
-    fault("roce-gid-wrong-no-v2", "A RoCE port (mlx5_9) has only RoCE v1 GIDs",
-          _gids("mlx5_9", lambda index: index % 2 == 0)),
-    fault("roce-gid-wrong-link-local", "A RoCE port (mlx5_4) has only link-local GIDs",
-          _gids("mlx5_4", lambda index: index < 2), excludes=("netdev-down",)),
-    fault("port-counters-missing", "A port (mlx5_1) has no counters",
-          lambda tree: tree.remove(f"{port_of(tree.nic('mlx5_1'))}/counters")),
-    fault("rdma-devices-in-pods", "Healthy: the RDMA devices are in pods' network namespaces",
-          _in_pods, finds=(), on="pcie-l40s"),
-    fault("rdma-devices-in-pods-root", "Healthy: the same, read as root, who sees them in the pods",
-          lambda tree: _in_pods(tree, is_root=True), finds=(), on="pcie-l40s"),
-    fault("bond", "A NIC (mlx5_9) is part of a bond",
-          _bond, finds=("single-rail-or-half-rate-bond",), excludes=("roce-gid-wrong-no-v2",)),
-    fault("cable-swapped", "The cables of two NICs (mlx5_bond_0, mlx5_bond_1) are swapped",
-          _swap_cables, finds=("cable-port-description",), on="bare-roce"),
-    fault("cable-port-description", "The switch port of a NIC (mlx5_bond_0) is described as another node's",
-          _set_neighbor(0, descr="To-bare-roce2-eth0"), on="bare-roce"),
-    fault("frame-size-small", "The switch port of a NIC (mlx5_bond_2) forwards no jumbo frames",
-          _set_neighbor(2, mfs="1522"), finds=("cable-frame-size",), on="bare-roce"),
-    fault("lldp-not-readable", "Healthy: this user may not ask lldpd where cables end",
-          _lldp_denied, finds=(), on="bare-roce"),
-    fault("roce-trust-pcp", "RoCE ports trust PCP, so the DSCP of jobs is ignored",
-          _trust_pcp, finds=("roce-class-not-lossless",), on="oci-h100"),
-)
-FAULTS += tuple(
-    fault(f"nic-{module.partition('_')[0]}", f"{maker} NICs whose driver does not register DMA-BUFs",
-          _needs_own_slots, change_description=_without_dmabuf(id_, prefix, module),
-          finds=("dmabuf-nic-driver-lacks-support",), on="pcie-l40s")
-    for maker, id_, prefix, module in (
-        ("Alibaba", "1ded:107f", "erdma_", "erdma"),
-        ("AMD Pensando", "1dd8:1002", "ionic_", "ionic_rdma"),
-        ("Broadcom", "14e4:1750", "bnxt_re", "bnxt_re"),
-        ("Intel", "8086:1592", "irdma", "irdma"),
-        ("Azure", "1414:00ba", "mana_", "mana_ib"),
-    )
-)
-FAULTS += (
-    fault("thor2-too-old-for-ibgda", "A job's GPUs post to Broadcom NICs, whose firmware is too old for it",
-          _needs_own_slots, _set_nic_files({"fw_ver": "231.1.162.1"}), _post_by_gpu,
-          change_description=_without_dmabuf("14e4:1750", "bnxt_re", "bnxt_re"),
-          finds=("known-bad-combination",), on="pcie-l40s"),
-    fault("efa-peermem-unusable", "The proprietary NVIDIA driver, which efa_nv_peermem refuses",
-          refused(EFA_PEERMEM, _REFUSES_PROPRIETARY, 14.2), change_description=_PROPRIETARY, on=_EFA),
-    fault("efa-peermem-unusable-refused",
-          "efa_nv_peermem was built for another NVIDIA driver, and the kernel refuses it; no DMA-BUF",
-          refused(EFA_PEERMEM, symbol_mismatch(EFA_PEERMEM, "nvidia_p2p_get_pages"), 14.2),
-          change_description=_WITHOUT_DMABUF, finds=("efa-peermem-unusable",), on=_EFA),
-)
+))

@@ -9,30 +9,23 @@ from probes.facts.kernel.module_files import PEER_MEMORY_SYMBOL
 from probes.facts.kernel.modules import PEERMEM
 from probes.facts.pci.nic_families import CONNECTX
 from probes.queries.modules import DRIVER_VERSION
-from probes.simulation.faults.fault import (
-    Faults,
-    add_file,
-    add_link,
-    as_change,
-    change_devices,
-    change_fields,
-    described,
-    fault,
-    refused,
-    unloaded,
-)
+from probes.simulation.faults.fault import as_change, change_devices, change_fields, described, refused
 from probes.simulation.faults.modules import other_kernel, take_driver_from_disk
 from probes.simulation.node.jobs.processes import end_program
 from probes.simulation.node.model.description import NodeDescription
 from probes.simulation.node.model.tree import Refusal, Tree, log, module_path
-from probes.simulation.node.modules.loading import insert_module, refuse_module, symbol_mismatch
+from probes.simulation.node.modules.loading import (
+    insert_module,
+    refuse_module,
+    remove_modules,
+    symbol_mismatch,
+)
 from probes.simulation.node.modules.modules import (
     OFED_SYMVERS,
     OTHER_VERSIONS,
     add_module,
     add_module_file,
     modinfo_fields,
-    remove_module_file,
     set_modinfo,
     srcversion_of,
     symvers,
@@ -47,10 +40,6 @@ _UNKNOWN_SYMBOL = Refusal(
     ((4, "nvidia_peermem: Unknown symbol ib_register_peer_memory_client (err -2)"),),
 )
 _SYMBOLS = "alias symbol:ib_register_peer_memory_client ib_core\nalias symbol:nvidia_p2p_get_pages nvidia\n"
-
-FAULTS = Faults()
-_UNLOAD = unloaded(PEERMEM)
-_NOT_ON_DISK = (_UNLOAD, as_change(remove_module_file)(PEERMEM))
 
 
 def _edit_dependencies(tree: Tree, change: Callable[[str], str]) -> None:
@@ -67,7 +56,6 @@ def _without_symbols(tree: Tree) -> None:
     set_modinfo(tree, PEERMEM, "depends", "nvidia")
 
 
-@FAULTS.fault("peermem-symbol-version-mismatch", "nvidia_peermem was built against another OFED")
 def _symbol_of_other_ofed(tree: Tree) -> None:
     refuse_module(tree, PEERMEM, symbol_mismatch(PEERMEM, PEER_MEMORY_SYMBOL), 15.1)
     table, path = version_table(tree), modinfo_fields(tree, PEERMEM).get("filename", "")
@@ -128,12 +116,32 @@ def _old_package(tree: Tree) -> None:
     tree.add("/etc/init.d/nv_peer_mem", "#!/bin/bash\n")
 
 
-def _end_all_programs(tree: Tree) -> None:
+_take_driver_from_disk = take_driver_from_disk
+_unknown_symbol = refused(PEERMEM, _UNKNOWN_SYMBOL, 15.2)
+
+
+def _for_other_kernel(tree: Tree) -> None:
+    path = f"/lib/modules/{other_kernel(tree)}/modules.dep"
+    tree.add(path, f"{module_path(tree.description, PEERMEM)}:\n")
+
+
+def _invalid_parameter(tree: Tree) -> None:
+    tree.add(_OPTIONS, "options nvidia-peermem peerdirect_support=2\n")
+    insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)
+
+
+def _says_proprietary(tree: Tree) -> None:
+    text = tree.text(DRIVER_VERSION)
+    tree.add(DRIVER_VERSION, text.replace("Open Kernel Module for x86_64", "x86_64 Kernel Module"))
+
+
+def _exchange_modules(tree: Tree) -> None:
     for program in list(tree.programs):
         end_program(tree, program.pid)
+    remove_modules(tree, PEERMEM)
+    _old_module(tree)
 
 
-@FAULTS.fault("peermem-reference-leak", "nvidia_peermem is in use, but no process uses it", on="dgx-a100")
 def _leak(tree: Tree) -> None:
     for name in [name for name in tree.directories.get("/proc", set()) if name.isdecimal()]:
         tree.remove(f"/proc/{name}")
@@ -141,14 +149,6 @@ def _leak(tree: Tree) -> None:
     tree.add("/proc/1/comm", "systemd\n")
     tree.add("/proc/1/cmdline", "/sbin/init\0")
     tree.references[PEERMEM, "job"] = lambda seconds: 12
-
-
-@FAULTS.fault("peermem-invalid-context-flood", "nvidia_peermem floods the kernel log")
-def _flood(tree: Tree) -> None:
-    for number in range(3):
-        text = "ERROR detected invalid context, skipping further processing"
-        text = f"nvidia-peermem nv_get_p2p_free_callback:127 {text}"
-        log(tree, text, 900.0 + number, 3)
 
 
 def _without_either(description: NodeDescription) -> NodeDescription:
@@ -200,44 +200,4 @@ def _without_dma(description: NodeDescription) -> NodeDescription:
     return change_devices(lambda device: None if device.startswith("dma ") else device)(description)
 
 
-# fmt: off
-FAULTS += described(
-    "path", _without_either, _driver_580, _connectx_3, _without_dma,
-    ofed=_install_ofed, peermem_parameter=_set_parameters,
-)
-FAULTS += (
-    fault("peermem-built-without-symbols", "nvidia_peermem was built without the peer-memory symbols",
-          _UNLOAD, _without_symbols),
-    fault("peermem-not-on-disk-other-kernel", "nvidia_peermem is installed for another kernel only",
-          *_NOT_ON_DISK, lambda tree: tree.add(f"/lib/modules/{other_kernel(tree)}/modules.dep",
-                                               f"{module_path(tree.description, PEERMEM)}:\n")),
-    fault("peermem-unknown-symbol-inbox-core", "ib_core does not have the symbols that nvidia_peermem needs",
-          refused(PEERMEM, _UNKNOWN_SYMBOL, 15.2)),
-    fault("peermem-parameter-invalid", "modprobe.d sets an invalid parameter for nvidia_peermem",
-          _UNLOAD, add_file(_OPTIONS, "options nvidia-peermem peerdirect_support=2\n"),
-          lambda tree: insert_module(tree, PEERMEM, {"peerdirect_support": "2"}, 15.3)),
-    fault("nv-peer-mem-conflict-twice", "nv_peer_mem and nvidia_peermem are both loaded",
-          _old_module, on="dgx-a100"),
-    fault("peermem-not-on-disk-container", "The NVIDIA driver runs from a container without nvidia_peermem",
-          _UNLOAD, take_driver_from_disk, on="dgx-a100"),
-    # The modules are exchanged while no job runs: a job would hold either of them.
-    fault("nv-peer-mem-conflict", "The old nv_peer_mem is loaded instead of nvidia_peermem",
-          _end_all_programs, _UNLOAD, _old_module, on="dgx-a100"),
-    fault("nv-peer-mem-conflict-service", "An init script loads the old nv_peer_mem at boot",
-          _old_package, add_link("/etc/rc3.d/S99nv_peer_mem", "../init.d/nv_peer_mem")),
-    fault("ofed-replaced-under-peermem", "OFED was upgraded after nvidia_peermem was built and loaded",
-          _ofed_replaced, finds=("peermem-symbol-version-mismatch",), on="dgx-a100"),
-    fault("inbox-core-beside-ofed", "modprobe loads the distribution's ib_core although OFED is installed",
-          _inbox_core),
-    fault("peermem-unneeded-at-boot", "A service loads nvidia_peermem on a node that uses DMA-BUF",
-          _unneeded, on="pcie-l40s"),
-    fault("p2p-topology-refused-old-importer", "The NIC driver is too old for peer-to-peer DMA-BUF",
-          _refuse_importer, on="bare-roce"),
-    fault("path-contradicts-node", "The driver's version file says proprietary, and jobs use DMA-BUF",
-          lambda tree: tree.add(DRIVER_VERSION, tree.text(DRIVER_VERSION).replace(
-              "Open Kernel Module for x86_64", "x86_64 Kernel Module")),
-          finds=("path-contradicts-node", "dmabuf-needs-open-module"), on="bare-roce"),
-    fault("data-direct-unavailable",
-          "The kernel's mlx5_ib does not recognize the NICs' DMA functions (Data Direct)",
-          _dma_unbound, on="gb300"),
-)
+FAULTS = tuple(described("path", globals(), ofed=_install_ofed, peermem_parameter=_set_parameters))

@@ -8,14 +8,12 @@ from dataclasses import replace
 from functools import partial
 
 from probes.facts.pci.functions import DEVICES
-from probes.simulation.faults.fault import ChangeTree, Faults, as_change, change_fields, described, fault
+from probes.simulation.faults.fault import ChangeTree, as_change, described
 from probes.simulation.node.devices import pci as config
 from probes.simulation.node.model.description import NodeDescription, RootDescription
 from probes.simulation.node.model.tree import Content, Tree, log
 
 _GUEST = ("QEMU", "Standard PC (Q35 + ICH9, 2009)")
-
-FAULTS = Faults()
 
 
 def _function(tree: Tree, device: str) -> str | None:
@@ -34,9 +32,9 @@ def _above(tree: Tree, bdf: str) -> str:
     return config.real_path(tree, bdf).split("/")[-2]
 
 
-def _on(device: str, change: Callable[[Tree, str], object]) -> ChangeTree:
-    """Return a change of a function, which is called with its BDF unless another fault has removed it."""
-    return lambda tree: change(tree, bdf) if (bdf := _function(tree, device)) else None
+def _on(device: str) -> Callable[[Callable[[Tree, str], object]], ChangeTree]:
+    """Make a change of a function one of the tree; it gets the BDF, unless another fault has removed it."""
+    return lambda change: lambda tree: change(tree, bdf) if (bdf := _function(tree, device)) else None
 
 
 @as_change
@@ -48,8 +46,24 @@ def _set_registers(tree: Tree, devices: Mapping[str, Mapping[str, tuple[int, int
                 config.set_bits(tree, bdf, getattr(config, name), *bits)
 
 
-def _set_file(device: str, name: str, content: Content) -> ChangeTree:
-    return _on(device, lambda tree, bdf: tree.add(f"{config.real_path(tree, bdf)}/{name}", content))
+@as_change
+def _set_file(tree: Tree, device: str, name: str, content: Content) -> None:
+    if bdf := _function(tree, device):
+        tree.add(f"{config.real_path(tree, bdf)}/{name}", content)
+
+
+@as_change
+def _count_errors(tree: Tree, device: str, kind: str, errors: Mapping[str, int]) -> None:
+    _set_file(device, f"aer_dev_{kind}", config.counts(kind, **errors))(tree)
+
+
+_corrected_errors = _count_errors("GPU0", "correctable", {"BadTLP": 1294})
+_gone = _set_file("mlx5_4", "config", b"\xff" * 4096)
+
+
+@_on("mlx5_2")
+def _require_ats(tree: Tree, nic: str) -> None:
+    config.set_bits(tree, _above(tree, nic), config.ACS_CONTROL, 0x5D, 0x5D)
 
 
 @as_change
@@ -63,6 +77,7 @@ def _set_links(tree: Tree, devices: Mapping[str, Mapping[str, str]], both: bool 
                     tree.add(f"{config.real_path(tree, end)}/{name}", f"{value}\n")
 
 
+@_on("mlx5_9")
 def _without_extended_space(tree: Tree, nic: str) -> None:
     for bdf in (nic, _above(tree, nic)):
         path = f"{config.real_path(tree, bdf)}/config"
@@ -71,6 +86,7 @@ def _without_extended_space(tree: Tree, nic: str) -> None:
             tree.add(path, content[:256])
 
 
+@_on("mlx5_1")
 def _log_refused_dma(tree: Tree, nic: str) -> None:
     """Log an access of a NIC that the IOMMU refused (drivers/iommu/intel/dmar.c, dmar_fault_do_one)."""
     log(tree, "DMAR: DRHD: handling fault status reg 2", level=3)
@@ -94,13 +110,11 @@ def _acs_on(tree: Tree) -> None:
         config.set_bits(tree, port, config.ACS_CONTROL, 0x1D, 0x1D)
 
 
-@FAULTS.fault("vm-without-p2p-ats", "ATS is off on the NICs of a virtual machine", on="cloud-vm")
 def _ats_off(tree: Tree) -> None:
     for nic in tree.nics:
         config.set_bits(tree, nic.bdf, config.ATS_CONTROL, 0, 0x8000)
 
 
-@FAULTS.fault("acs-direct-nic", "A root port's ACS is not set as ConnectX requires", on="gb300")
 def _wrong_direct_nic(tree: Tree) -> None:
     """Let the first GPU's root port fail in rdma_topo; add a ConnectX DMA function to a node without one."""
     port = config.real_path(tree, _above(tree, tree.gpus[0].bdf))
@@ -158,6 +172,7 @@ def _three_gpus_a_nic(description: NodeDescription) -> NodeDescription:
     return replace(description, root=(replace(first, switch=["gpu", *first.switch]), *others))
 
 
+@_on("GPU0")
 def _log_corrected(tree: Tree, gpu: str) -> None:
     """Log a corrected error (drivers/pci/pcie/aer.c, aer_print_error)."""
     log(tree, f"pcieport {_above(tree, gpu)}: AER: Correctable error message received from {gpu}")
@@ -165,31 +180,7 @@ def _log_corrected(tree: Tree, gpu: str) -> None:
 
 
 # fmt: off
-FAULTS += described(
-    "pcie", _translated, _as_guest, _three_gpus_a_nic,
-    register=_set_registers, link=_set_links, slot=partial(_set_links, both=False),
+FAULTS = tuple(described(
+    "pcie", globals(), register=_set_registers, link=_set_links, slot=partial(_set_links, both=False),
     host_bridge=_add_host_bridges,
-)
-FAULTS += (
-    fault("pcie-aer-uncorrectable", "A NIC (mlx5_0) had uncorrectable PCIe errors",
-          _set_file("mlx5_0", "aer_dev_fatal", config.counts("fatal", MalfTLP=2))),
-    fault("numa-node-unknown", "The firmware does not report the NUMA node of a NIC (mlx5_4)",
-          _set_file("mlx5_4", "numa_node", "-1\n")),
-    fault("acs-direct-translated-without-ats",
-          "A switch port relies on ATS, which is off on its NIC (mlx5_2)",
-          _on("mlx5_2", lambda tree, nic: config.set_bits(
-              tree, _above(tree, nic), config.ACS_CONTROL, 0x5D, 0x5D))),
-    fault("vm-pair-unproven", "A virtual machine whose hypervisor shows GPUs and NICs below one switch",
-          _ats_off, change_description=change_fields(product=_GUEST)),
-    fault("pcie-aer-correctable", "GPU0 had corrected PCIe errors",
-          _set_file("GPU0", "aer_dev_correctable", config.counts("correctable", BadTLP=1294)),
-          _on("GPU0", _log_corrected)),
-    fault("iommu-fault", "The IOMMU refused DMA from a NIC (mlx5_1)", _on("mlx5_1", _log_refused_dma)),
-    fault("pcie-config-unreachable",
-          "The extended PCI configuration space of a NIC (mlx5_9) is not readable",
-          _on("mlx5_9", _without_extended_space)),
-    fault("pcie-function-gone", "A NIC (mlx5_4) does not respond on the PCIe bus",
-          _set_file("mlx5_4", "config", b"\xff" * 4096)),
-    fault("acs-on", "ACS redirects traffic between GPUs and NICs through the CPU",
-          _acs_on, finds=("acs-redirect-enabled",)),
-)
+))

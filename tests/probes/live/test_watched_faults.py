@@ -28,7 +28,7 @@ from tui.runtime.ras_questions import RasQuestions
 GREEN = (State.ACTIVE, State.READY)
 SHOWN = {name: fault for name, fault in FAULTS.items() if fault.shows}
 # Seconds after which each of them is a finding, counted from the start of gdrtop.
-LATEST = {"congestion": 110, "rank-behind": 80, "nic-flapping": 70, "step-longer": 1100, "job-hung": 70}
+LATEST = {"congestion": 110, "rank-behind": 80, "nic-flapping": 70, "job-hung": 70}
 LATEST |= {"plane-unused": 75, "nic-uneven": 320}
 
 

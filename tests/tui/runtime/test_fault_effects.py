@@ -12,14 +12,12 @@ from probes.facts.rdma.cable_ends import LLDP
 from probes.live.job_examination import examine_with_jobs
 from probes.queries.finding import Finding, Status
 from probes.simulation.faults.catalogue import FAULTS, NoSuchFault
-from probes.simulation.faults.live import LONGER_AFTER
 from probes.simulation.host import SimulatedHost
 from tests.support.pilot import SteppedClock
 from tests.support.tiers import nodes_to_try, usual
 from tui.runtime.open_host import fault_without_effect
 
 SHOWN_AFTER_SECONDS = 60.0  # by then every live fault has begun
-LATE = {"step-longer": LONGER_AFTER + 60}
 
 
 def found_on(name: str) -> dict[str, Finding]:
@@ -33,16 +31,16 @@ def found_without_fault(node: str) -> dict[str, Finding]:
 
 
 @cache
-def seen_later_without_fault(node: str, seconds: float) -> tuple[object, ...]:
-    return seen_later(node, seconds)
+def seen_later_without_fault(node: str) -> tuple[object, ...]:
+    return seen_later(node)
 
 
-def seen_later(name: str, seconds: float = SHOWN_AFTER_SECONDS) -> tuple[object, ...]:
+def seen_later(name: str) -> tuple[object, ...]:
     """What gdrtop can read of a node a while after it was opened: files, GPUs, RDMA resources, counters."""
     clock = SteppedClock()
     host = SimulatedHost(name, clock=clock)
     host.kernel_messages()
-    clock.now += seconds
+    clock.now += SHOWN_AFTER_SECONDS
     lost = host.nvml_live()  # also carries out what is due by then
     files = {path: host.read_bytes(path) for path in list(host.tree.files)}
     gpus = host.nvml()
@@ -64,8 +62,7 @@ def shows(node: str, name: str) -> bool:
     """Whether a user would notice a fault: one of its checks finds it, or else what is read differs."""
     fault = FAULTS[name]
     if fault.is_live or not fault.finds:  # some faults are healthy variants
-        seconds = LATE.get(name, SHOWN_AFTER_SECONDS)
-        return seen_later(f"{node}+{name}", seconds) != seen_later_without_fault(node, seconds)
+        return seen_later(f"{node}+{name}") != seen_later_without_fault(node)
     found, before = found_on(f"{node}+{name}"), found_without_fault(node)
     return any(find in found and found[find] != before.get(find) for find in fault.finds)
 

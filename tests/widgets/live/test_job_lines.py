@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import replace
 
 from probes.base.evidence import Severity
-from probes.base.text import capitalized
 from probes.base.unknown import Reason, Unknown
 from probes.checks.judgment import listed
 from probes.checks.registry import findings
 from probes.facts.jobs.processes import ProcessFacts, probe
 from probes.facts.node import probe_node
 from probes.host.nvml import NvmlLive
-from probes.live.model.activity import longer_step
-from probes.live.model.sample import JobStep, StepPart, UsualStep
 from probes.queries.finding import Finding, Status
 from probes.queries.jobs import far_from_gpu
 from probes.simulation.host import SimulatedHost
 from probes.simulation.node.jobs.processes import FIRST_RANK
-from probes.snapshot.condition import STEP_LONGER
 from probes.snapshot.examination import examine
-from tests.support.live_samples import BEGAN, a_job, a_sample
+from tests.support.live_samples import a_job, a_sample
 from tui.runtime.node_monitor import NodeMonitor
 from widgets.base.lines import Tone, plain
 from widgets.live import job_lines
@@ -87,28 +82,6 @@ def test_a_job_bound_to_cpus_far_from_its_gpu_is_marked() -> None:
     assert "1 bound to CPUs far from the GPU" in drawn(host, far)[1]
 
 
-def test_a_step_is_in_live_and_on_the_overview() -> None:
-    step = JobStep(17.2, 4.1, 2e11, 0.9, "mlx5_0")
-    longer = replace(step, seconds=21.2, longer_than=UsualStep(17.2, 4.1, BEGAN, StepPart.NETWORK))
-    bursts = replace(step, seconds=2.2, coverage=0.45)
-
-    def shown(step: JobStep, rows: int = 9) -> tuple[str, str]:
-        sample = a_sample(jobs=(replace(a_job(), step=step),))
-        live = "\n".join(map(plain, job_lines.draw_verdicts(sample, 100, rows)))
-        return live, "\n".join(map(plain, job_lines.draw_overview(sample, None, {}, 100)))
-
-    live, overview = shown(step)
-    assert "\n  a step takes 17.2 s, 4.1 s of it network" in live
-    assert "step 17.2 s, network 4.1 s" in overview
-    live, overview = shown(longer)
-    assert "a step takes 21.2 s, 4.1 s of it network; 23% longer than at " in live
-    assert "step 21.2 s (+23%)" in overview
-    live, overview = shown(bursts)
-    assert "bursts repeat every 2.2 s, in 45% of the time" in live
-    assert "step" not in overview
-    assert shown(step, rows=1)[0].count("\n") == 0  # the job comes first
-
-
 def test_a_silent_job_is_not_green() -> None:
     sample = a_sample()
     (job,) = sample.jobs
@@ -120,34 +93,6 @@ def test_a_silent_job_is_not_green() -> None:
         panel = "\n".join(map(plain, job_lines.draw_overview(silent, None, {}, 58)))
         assert "no traffic for 3 min 10 s" in panel
     assert job_lines.job_line(job, sample, 120)[0].tone is Tone.GOOD
-
-
-def test_a_problem_takes_the_row_of_the_step() -> None:
-    step = JobStep(17.2, 4.1, 2e11, 0.9, "mlx5_0", UsualStep(14.0, 4.1, BEGAN - 86400, StepPart.REST))
-    title = "A rank differs"
-    finding = Finding("rank-differs", "jobs", Severity.WARNING, Status.FOUND, title, (), "", None, "")
-    job = replace(a_job(), step=step)
-    sample = a_sample(jobs=(job,), findings=(replace(finding, cause=f"{title}.", jobs=(job.name,)),))
-    assert plain(job_lines.draw_verdicts(sample, 100, 2)[1]) == "  ▲ A rank differs."
-    day = time.strftime("%Y-%m-%d", time.localtime(BEGAN - 86400))
-    assert f"longer than at {day} " in plain(job_lines.draw_verdicts(sample, 100, 9)[-1])
-
-
-def test_a_longer_step_is_said_once() -> None:
-    step = JobStep(21.2, 8.4, 2e11, 0.9, "mlx5_0", UsualStep(17.2, 4.1, BEGAN, StepPart.NETWORK))
-    job = replace(a_job(), step=step)
-    longer = longer_step(job, BEGAN)
-    assert longer is not None
-    finding = Finding(STEP_LONGER, "jobs", Severity.WARNING, Status.FOUND, "title", (), "", None, "")
-    cause = f"{capitalized(longer.text)}."
-    sample = a_sample(jobs=(job,), findings=(replace(finding, cause=cause, jobs=(job.name,)),))
-    for width, rows, count in ((120, 6, 2), (80, 3, 3)):
-        head, *lines = map(plain, job_lines.draw_verdicts(sample, width, rows))
-        assert head.startswith("▲ train.py")
-        assert len(lines) == count - 1
-        said = " ".join(line.strip() for line in lines)
-        assert said.startswith("▲ A step of train.py takes 21.2 s, 23% longer than the 17.2 s at ")
-        assert said.endswith("; the network part grew from 4.1 s to 8.4 s.")
 
 
 def test_a_job_has_the_problems_of_the_pcie_links_of_its_nics() -> None:

@@ -21,11 +21,9 @@ from probes.facts.node import Node
 from probes.fleet.job import is_wanted
 from probes.host.collectives import CollectiveSpeed
 from probes.host.protocol import Host
-from probes.live.model.activity import step_text
 from probes.live.model.sample import (
     GDR_WORDS,
     GpuSample,
-    JobStep,
     LiveEvent,
     LiveJob,
     LiveProcess,
@@ -33,7 +31,6 @@ from probes.live.model.sample import (
     PathWord,
     PortSample,
     Role,
-    UsualStep,
 )
 from probes.live.model.transfer import TransferWord
 from probes.live.processes.jobs import path_summary
@@ -90,15 +87,12 @@ _PROCESS = Annotated[
         collectives=tuple[_COLLECTIVE, ...],
     ),
 ]
-_USUAL_STEP = Annotated[UsualStep, Changed(without=("until",), time=Time)]
 _FINDING = Annotated[
     Finding,
     Changed(
         only=("id", "severity", "title", "cause", "devices", "ranks", "jobs", "takes"), since=Time | None
     ),
 ]
-_STEP = Annotated[JobStep, Changed(longer_than=_USUAL_STEP | None)]
-_JOB = Annotated[LiveJob, Changed(step=_STEP | None)]
 
 
 class LiveDocument(TypedDict):
@@ -109,7 +103,7 @@ class LiveDocument(TypedDict):
     exit_status: ExitStatus
     verdict: VerdictObject | None  # on the node at this moment, as in gdrtop check
     findings: tuple[_FINDING, ...]  # critical findings and warnings, one for each cause
-    jobs: tuple[_JOB, ...]
+    jobs: tuple[LiveJob, ...]
     processes: Maybe[tuple[_PROCESS, ...]]
     ports: tuple[PortSample, ...]  # rates in Gb/s, counters as events a second since the sample before
     gpus: tuple[GpuSample, ...]
@@ -293,19 +287,11 @@ def live_json(node: Node, sample: LiveSample) -> dict[str, Any]:
         LiveDocument,
         exit_status=exit_status(sample),
         findings=[object_from(each, _FINDING, since=time_json(each.since)) for each in sample.findings],
-        jobs=[_job_json(job) for job in sample.jobs],
+        jobs=[plain_value(job) for job in sample.jobs],
         processes=processes,
         events=[object_from(event, _EVENT, time=time_json(event.at)) for event in sample.events],
     )
     return node_document("live", node, sample.taken_at, content)
-
-
-def _job_json(job: LiveJob) -> dict[str, Any]:
-    step = job.step
-    if not isinstance(step, JobStep) or step.longer_than is None:
-        return dict(plain_value(job))
-    usual = object_from(step.longer_than, _USUAL_STEP, time=time_json(step.longer_than.until))
-    return object_from(job, _JOB, step=object_from(step, _STEP, longer_than=usual))
 
 
 def _process_json(process: LiveProcess) -> dict[str, Any]:
@@ -449,7 +435,6 @@ def _differ(before: LiveJob, now: LiveJob) -> bool:
     """Return whether a job has to be printed again: something changed, or a rate by a quarter or more."""
     return (
         (before.name, before.pids, before.nics) != (now.name, now.pids, now.nics)
-        or isinstance(before.step, Unknown) != isinstance(now.step, Unknown)
         or bool(before.silent_seconds) != bool(now.silent_seconds)
         or _has_changed(before.sent_gbps, now.sent_gbps)
         or _has_changed(before.received_gbps, now.received_gbps)
@@ -477,8 +462,6 @@ def _job_text(job: LiveJob, path: str, sample: LiveSample) -> str:
         parts.append(plural(len(job.nics), "NIC"))
     if job.slowest is not None:
         parts.append(f"slowest pid {job.slowest.pid}: bus {short(job.slowest.bus_gbps)} GB/s")
-    if not isinstance(job.step, Unknown):
-        parts.append(step_text(job.step, sample.taken_at))
     return f"{job.name}: {', '.join(parts)}"
 
 

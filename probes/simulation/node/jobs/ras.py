@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from probes.base.data_files import read_toml_once
 from probes.base.text import plural
 from probes.host.ras import PORT
 from probes.simulation.node.devices.network import NODE_ADDRESS
@@ -33,60 +34,36 @@ def ras_report(tree: Tree, seconds: float) -> str | None:
     per_node, nodes = len(ranks), tree.description.job_nodes
     total = per_node * nodes
     first = per_node * tree.description.job_node
-    answered = total - len(silent)
-    per_node_text = f"{per_node - len(silent)}-{per_node}" if silent else f"{per_node}"
     # Most of the time the ranks of a running job differ by one operation; after a stop all wait alike.
     operations = int(_until(ranks, seconds) * _OPERATIONS_PER_SECOND)
     late = next((rank for rank in ranks if rank.behind_at is not None and seconds > rank.behind_at), None)
     differs = late is not None or (not silent and operations % 3 != 0)
     words = [word for word, is_on in (("INCOMPLETE", silent), ("MISMATCH", differs)) if is_on]
-    lines = [
-        f"NCCL version {_version(tree, ranks[0])} compiled with CUDA 12.8",
-        "CUDA runtime version 12080, driver version 12080",
-        "",
-        *_titled("Job summary"),
-        "  Nodes  Processes         GPUs  Processes     GPUs",
-        "(total)   per node  per process    (total)  (total)",
-        f"{nodes:7}  {per_node:9}  {1:11}  {total:9}  {total:7}",
-        "",
-        f"Communicators... ({2.004 if missing else 0.003:.3f}s)",
-        "=============",
-        "",
-        "Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors",
-        "    #  in group  per comm  per node  per comm  in group",
-        f"{0:5}  {1:8}  {nodes:8}  {per_node_text:>8}  {total:8}  {answered:8}  {'RUNNING':>8}"
-        f"  {','.join(words) or 'OK':>6}",
-        "",
-        *_titled("Errors"),
-    ]
-    if missing:
-        count = plural(len(missing), "job process", "job processes")
-        lines += ["INCOMPLETE", f"  Missing communicator data from {count}"]
-        lines += [f"  {_process(rank)}" for rank in missing] + [""]
-    if dead:
-        verb = "processes are" if len(dead) > 1 else "process is"
-        lines += ["DEAD", f"  {len(dead)} job {verb} considered dead (unreachable via the RAS network)"]
-        lines += [f"  {_process(rank)}" for rank in dead] + [""]
-    if silent:
-        lines += [
-            f"#0-0 ({_HASH}) INCOMPLETE",
-            f"  Missing communicator data from {plural(len(silent), 'rank')}",
-        ]
-        lines += [f"  Rank {first + rank.slot} -- {_place(rank)}" for rank in silent] + [""]
-    lines += _titled("Warnings")
-    if missing:
-        lines += ["TIMEOUT", "  Encountered 1 communication timeout while gathering communicator data", ""]
-    if differs:
-        behind, fewer = (ranks[operations % len(ranks)], 1) if late is None else (late, 3)
-        lines += [
-            f"#0-0 ({_HASH}) MISMATCH",
-            "  Communicator ranks have different AllReduce operation counts",
-            f"  {total - 1} ranks have launched up to operation {operations}",
-            f"  Rank {first + behind.slot} has launched up to operation {operations - fewer}"
-            f" -- {_place(behind)}",
-            "",
-        ]
-    return "\n".join([*lines, ""])
+    behind, fewer = (ranks[operations % len(ranks)], 1) if late is None else (late, 3)
+    figures = {
+        **{"version": _version(tree, ranks[0]), "nodes": nodes, "per_node": per_node, "group": 0, "one": 1},
+        **{"total": total, "answered": total - len(silent), "seconds": 2.004 if missing else 0.003},
+        "answering": f"{per_node - len(silent)}-{per_node}" if silent else per_node,
+        **{"words": ",".join(words) or "OK", "hash": _HASH, "others": total - 1, "operations": operations},
+        **{"rank": first + behind.slot, "fewer": operations - fewer, "place": _place(behind)},
+    }
+    counts = {
+        "missing": plural(len(missing), "job process", "job processes"),
+        "dead": f"{len(dead)} job {'processes are' if len(dead) > 1 else 'process is'}",
+        "silent": plural(len(silent), "rank"),
+    }
+    lists = {
+        "missing": "\n".join(f"  {_process(rank)}" for rank in missing),
+        "dead": "\n".join(f"  {_process(rank)}" for rank in dead),
+        "silent": "\n".join(f"  Rank {first + rank.slot} -- {_place(rank)}" for rank in silent),
+    }
+    shown = {"missing": missing, "dead": dead, "silent": silent, "timeout": missing, "mismatch": differs}
+    parts: dict[str, str] = read_toml_once(__package__, "ras.toml")
+    return "".join(
+        text.format(**figures, count=counts.get(part), processes=lists.get(part), ranks=lists.get(part))
+        for part, text in parts.items()
+        if shown.get(part, True)
+    )
 
 
 def ras_events(tree: Tree, after: float, until: float, clock_text: str) -> tuple[str, ...]:
@@ -126,10 +103,6 @@ def _until(ranks: Sequence[Program], seconds: float) -> float:
     """Return when the job last launched an operation: one rank stops all."""
     ends = (end for rank in ranks for end in (rank.stopped_at, rank.behind_at) if end is not None)
     return min([seconds, *ends])
-
-
-def _titled(title: str) -> list[str]:
-    return [title, "=" * len(title), ""]
 
 
 def _place(rank: Program) -> str:

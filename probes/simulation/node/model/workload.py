@@ -163,11 +163,6 @@ class Schedule:
         rounds, place = divmod(number, len(self.phases))
         return OPENED + rounds * self.ends[-1] + self.ends[place], self.phases[place]
 
-    def next_end(self, seconds: float) -> float:
-        """Return when the phase at a moment ends."""
-        rounds, within = divmod(seconds + 1e-6 - OPENED, self.ends[-1])
-        return OPENED + rounds * self.ends[-1] + self.ends[bisect_right(self.ends, within)]
-
     def at(self, seconds: float) -> Phase:
         """Return the phase at a moment."""
         since = max(0.0, seconds - OPENED) % self.ends[-1]
@@ -197,30 +192,6 @@ def traffic_steps(seed: int, nic: NicDescription, is_storage: bool) -> Steps:
         if is_storage:
             return until, min(_CHECKPOINT_TRAFFIC, most) if phase is Phase.CHECKPOINT else 1.0
         return until, COMPUTE_TRAFFIC[phase]
-
-    return Steps(step)
-
-
-def longer_steps(seed: int, begin: float, share: float) -> Steps:
-    """Return the factor by which a NIC's traffic changes when all-reduces take longer from `begin` on.
-
-    A step then takes longer by `share`, and moves the same bytes; no checkpoint is written.
-    """
-    usual = schedule(seed)
-    before = usual.ends[0]
-    after = before + share * (before + _COMPUTE_SECONDS)
-    found: list[tuple[float, float]] = [(begin, 1.0)]
-
-    def step(number: int) -> tuple[float, float]:
-        while len(found) <= number:
-            start = found[-1][0]
-            rounds, within = divmod(start + 1e-6 - begin, after + _COMPUTE_SECONDS)
-            sends = within < after
-            end = begin + rounds * (after + _COMPUTE_SECONDS) + after + (not sends) * _COMPUTE_SECONDS
-            until = min(end, usual.next_end(start))
-            rate = before / after if sends else COMPUTE_TRAFFIC[Phase.COMPUTE]
-            found.append((until, rate / COMPUTE_TRAFFIC[usual.at((start + until) / 2)]))
-        return found[number]
 
     return Steps(step)
 

@@ -11,7 +11,7 @@ from probes.facts.rdma import cxi, devices
 from probes.facts.rdma.devices import Gid, RdmaFacts
 from probes.host.machine.local import LocalHost
 from probes.live.ports import counter_files, read_counter
-from probes.snapshot.rates import byte_files, read_port
+from probes.snapshot.rates import read_port
 from tests.support.trees import write
 
 NO_PCI = Unknown(Reason.NOT_THERE, "/sys/bus/pci/devices")
@@ -75,17 +75,12 @@ def test_counters_are_those_of_telemetry_and_have_the_time_of_the_reading(tmp_pa
     assert {name: read_counter(host, file) for name, file in files.items()} == {
         "hni_pcs_uncorrected_cw": 90049
     }
-    assert byte_files(host, nic, port) == (
-        tuple(f"/sys/class/cxi/cxi0/device/telemetry/hni_sts_{way}_ok_octets" for way in ("tx", "rx")),
-        1,
-    )
 
 
 def test_without_telemetry_rates_are_unknown(tmp_path: Path) -> None:
     (nic,) = found(node(tmp_path)).devices
     octets = read_port(LocalHost(str(tmp_path)), nic.sysfs_path, nic.ports[0])
     assert isinstance(octets.sent_bytes, Unknown)
-    assert byte_files(LocalHost(str(tmp_path)), nic, nic.ports[0]) == ((), 1)
 
 
 def test_a_link_that_is_down_has_no_rate(tmp_path: Path) -> None:

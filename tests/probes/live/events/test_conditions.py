@@ -11,9 +11,8 @@ from probes.base.evidence import Evidence
 from probes.base.unknown import Reason, Unknown
 from probes.checks.registry import CHECKS, run_checks
 from probes.live.events.conditions import Conditions
-from probes.live.model.sample import GpuSample, JobStep, LiveProcess, StepPart, UsualStep
+from probes.live.model.sample import GpuSample, LiveProcess
 from probes.live.model.transfer import Certainty, Serving, TransferPath, TransferPeer, TransferWord
-from probes.live.step_clock.clock import NEEDS_MINUTES, NO_PERIOD, NO_TRAFFIC
 from probes.queries.finding import Status
 from probes.snapshot import condition
 from probes.snapshot.condition import (
@@ -106,30 +105,6 @@ def test_no_condition_is_ok_while_its_figures_are_unknown() -> None:
     assert not missing, f"add the figures of {missing} to _unread() in probes/live/events/conditions.py"
 
 
-def test_a_step_that_takes_longer_is_a_problem_with_its_cost() -> None:
-    usual = UsualStep(17.2, 4.1, BEGAN, StepPart.NETWORK)
-    step = JobStep(21.5, 8.4, 1.0902e12, 0.9, "mlx5_0", usual)
-    gpus = tuple(f"0000:{number:02x}:00.0" for number in range(8))
-    node = Following()
-    node.see(a_sample(jobs=(replace(a_job(), step=step, gpus=gpus),)))
-    (text,) = lasting(node, condition.STEP_LONGER)
-    assert text.startswith("a step of train.py (alice) takes 21.5 s, 25% longer than the 17.2 s at ")
-    assert text.endswith("the network part grew from 4.1 s to 8.4 s")
-    (found,) = node.sample.watched.conditions
-    assert found.grown == "network"
-    values = [shown.value for shown in found.evidence]
-    assert "1090 GB a step in both directions, as before" in values
-    assert "20% of the time of 8 GPUs on this node: 38 GPU-hours a day at this pace" in values
-    node.see(a_sample(jobs=(replace(a_job(), step=replace(step, seconds=34.4), gpus=gpus),)))
-    (now,) = node.sample.watched.conditions
-    assert "takes 34.4 s, 100% longer" in now.text
-    assert (now.since, now.evidence == found.evidence) == (found.since, False)
-    node.see(a_sample(jobs=(replace(a_job(), step=replace(step, coverage=0.4)),)))
-    assert not lasting(node, condition.STEP_LONGER)  # bursts are no steps
-    node.see(a_sample(jobs=(replace(a_job(), step=replace(step, longer_than=None)),)))
-    assert not lasting(node, condition.STEP_LONGER)
-
-
 def steps_of(check: str, *seen: condition.Condition) -> list[str]:
     """Return the fix of a check where these conditions were seen."""
     watched = condition.Watched(60.0, 1, conditions=seen)
@@ -149,40 +124,6 @@ def test_the_fix_of_a_stopped_process_names_it_and_knows_a_debugger() -> None:
         "Run kill -CONT 41003 41004",
         "Detach the debugger: TracerPid in /proc/41005/status",
     ]
-
-
-@pytest.mark.parametrize(
-    ("grown", "looks_at"),
-    [("network", {"congestion"}), ("rest", {"clocks"}), ("unclear", {"congestion", "clocks"})],
-)
-def test_the_fix_of_a_longer_step_looks_at_the_part_that_grew(grown: str, looks_at: set[str]) -> None:
-    longer = condition.Condition(condition.STEP_LONGER, "4711", "a step takes longer", BEGAN, grown=grown)
-    text = " ".join(steps_of(condition.STEP_LONGER, longer))
-    assert {word for word in ("congestion", "clocks") if word in text} == looks_at
-
-
-@pytest.mark.parametrize(
-    ("step", "why"),
-    [
-        (
-            Unknown(Reason.NOT_RECORDED, "step clock", "not watched"),
-            f"({Reason.NOT_RECORDED.value}: not watched)",
-        ),
-        (NEEDS_MINUTES, "(not known yet: it takes some minutes of traffic)"),
-        (NO_PERIOD, ""),
-        (NO_TRAFFIC, ""),
-    ],
-)
-def test_a_step_that_was_not_watched_is_not_ok(step: Unknown, why: str) -> None:
-    """Also if the step of another job is known."""
-    known = replace(a_job(), id="other", step=JobStep(17.2, 4.1, 2e11, 0.9, "mlx5_0"))
-    sample = a_sample(jobs=(known, replace(a_job(), step=step)))
-    watched = Conditions().update(sample)
-    examination = replace(examination_of("hgx-h100"), watched=watched)
-    checks = [check for check in CHECKS if check.id == condition.STEP_LONGER]
-    ((_, outcome),) = run_checks(examination, checks)
-    assert outcome.status is (Status.UNKNOWN if why else Status.PASSED)
-    assert outcome.cause == (f"needs the length of a step {why}" if why else "")
 
 
 # Inference engines that fall back

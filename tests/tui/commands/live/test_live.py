@@ -16,21 +16,9 @@ from probes.checks.judgment import conclude
 from probes.checks.live.jobs import AREA
 from probes.checks.registry import findings_of, run_checks
 from probes.facts.gpudirect import GdrPath
-from probes.facts.node import probe_node
 from probes.host.collectives import CollectiveSpeed
 from probes.live.events.conditions import Conditions
-from probes.live.model.sample import (
-    EventKind,
-    JobStep,
-    LiveEvent,
-    LiveSample,
-    OddOne,
-    PathWord,
-    Role,
-    SlowestRank,
-    StepPart,
-    UsualStep,
-)
+from probes.live.model.sample import EventKind, LiveEvent, LiveSample, OddOne, PathWord, Role, SlowestRank
 from probes.recording.replay_host import ReplayHost
 from probes.simulation.host import SimulatedHost
 from probes.snapshot.verdict import State, Usability
@@ -40,15 +28,7 @@ from tests.support.pilot import SteppedClock
 from tests.support.recordings import archive_of, moments_of, read
 from tests.support.scripted_watch import Scripted
 from tui.cli import main
-from tui.commands.live.live import (
-    ChosenJob,
-    LiveOptions,
-    clock_text,
-    event_lines,
-    exit_status,
-    live_json,
-    write_live,
-)
+from tui.commands.live.live import ChosenJob, LiveOptions, clock_text, event_lines, exit_status, write_live
 from tui.runtime.json_values import time_json
 from widgets.base.lines import plain
 
@@ -323,22 +303,6 @@ def test_samples_come_as_often_as_asked(capsys: pytest.CaptureFixture[str]) -> N
     main(["--demo", "hgx-h100", "live", "--json", "--seconds", "1", "--interval", "0.25"])
     assert len(capsys.readouterr().out.splitlines()) == 4
     assert main(["--demo", "live", "--interval", "0.01"]) == 3
-
-
-def test_the_step_of_a_job_is_in_the_document_with_a_time() -> None:
-    usual = UsualStep(17.2, 4.1, 1.7e9, StepPart.NETWORK)
-    sample = sample_of(with_path(0))
-    job = replace(sample.jobs[0], step=JobStep(21.2, 8.1, 2e11, 0.9, "mlx5_0", usual))
-    node = probe_node(SimulatedHost("hgx-h100"))
-    document = valid("live", json.dumps(live_json(node, replace(sample, jobs=(job,)))))
-    assert document["jobs"][0]["step"]["longer_than"] == {
-        "seconds": 17.2,
-        "network_seconds": 4.1,
-        "time": time_json(1.7e9),
-        "grown": "network",
-    }
-    document = valid("live", json.dumps(live_json(node, sample)))
-    assert document["jobs"][0]["step"] is None
 
 
 def test_an_event_of_another_job_is_not_of_the_chosen_one_even_after_that_job_ended() -> None:
