@@ -102,7 +102,7 @@ def test_no_output_is_more_than_a_line_or_raises(status: int, stdout: str, stder
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("titles = 'x'", "unknown key 'titel'; did you mean title?"),
+        ("titles = 'x'", "unknown key 'titles'; did you mean title?"),
         ("severity = 'bad'", "severity: expected a known severity, got 'bad'"),
         ("timeout = 600", "timeout: 600 is out of range"),
         ("data_path = 1", "data_path: 1 is out of range"),
