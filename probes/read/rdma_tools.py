@@ -137,7 +137,7 @@ QUERY_ERRORS_SIGN = (
     r"|## Summary: \d+ nodes checked)"
 )
 _NODE = re.compile(r"\s*Errors for (?:0x[0-9a-f]{1,16} )?\"(.{1,80})\"")
-_NODE_PORT = re.compile(r"\s*GUID (0x[0-9a-f]{1,16}) port (\d{1,3}):(.{0,2000})")
+_NODE_PORT = re.compile(r"\s*GUID (0x[0-9a-f]{1,16}) port (\d{1,3}|ALL):(.{0,2000})")
 _EQUAL = re.compile(r"\[(\w{3,40}) == (\d{1,20})")
 _RISES = {counter.name: counter.rise for counter in PORT_COUNTERS if counter.rise is not None}
 _LINK = re.compile(r"\s*link ([\w.-]{1,64}/\d{1,3}) (.*)")
@@ -200,20 +200,22 @@ def read_perfquery(section: Section) -> Parsed:
 def read_query_errors(section: Section) -> Parsed:
     """Read ibqueryerrors, which shows only ports with counters that are not 0."""
     ports: dict[str, dict[str, int]] = {}
+    sums: dict[str, dict[str, int]] = {}  # over all ports of a node
     node, summary = "", ""
     read = 0
     for line in section.lines:
         if match := _NODE.match(line):
             node = printable(match[1], 80)
-        elif (match := _NODE_PORT.match(line)) and len(ports) < _MOST_PORTS:
+        elif (match := _NODE_PORT.match(line)) and len(ports) + len(sums) < _MOST_PORTS:
             counters = {_PERFQUERY.get(name, name): int(value) for name, value in _EQUAL.findall(match[3])}
-            ports[f"{node or match[1]} port {match[2]}"] = counters
+            of = sums if match[2] == "ALL" else ports
+            of[f"{node or match[1]} port {match[2]}"] = counters
         elif re.match(r"## .{0,200}\d (?:nodes|ports) checked", line):
             summary = f"{summary} {printable(line.lstrip('# '), 120)}."
-        elif "port ALL:" not in line:
+        else:
             continue
         read += 1
-    parsed = _parsed(ports, read, section.place)
+    parsed = _parsed(ports or sums, read, section.place)
     return replace(parsed, shows=f"ibqueryerrors: {' '.join(summary.split())}" if summary else parsed.shows)
 
 
