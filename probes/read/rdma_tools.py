@@ -208,8 +208,8 @@ def read_query_errors(section: Section) -> Parsed:
             node = printable(match[1], 80)
         elif (match := _NODE_PORT.match(line)) and len(ports) + len(sums) < _MOST_PORTS:
             counters = {_PERFQUERY.get(name, name): int(value) for name, value in _EQUAL.findall(match[3])}
-            of = sums if match[2] == "ALL" else ports
-            of[f"{node or match[1]} port {match[2]}"] = counters
+            rows = sums if match[2] == "ALL" else ports
+            rows[f"{node or match[1]} port {match[2]}"] = counters
         elif re.match(r"## .{0,200}\d (?:nodes|ports) checked", line):
             summary = f"{summary} {printable(line.lstrip('# '), 120)}."
         else:
