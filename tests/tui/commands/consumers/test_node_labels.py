@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from probes.checks.judgment import judge
@@ -132,6 +132,7 @@ def test_a_name_that_no_label_can_hold_is_left_out() -> None:
 
 
 @given(st.text(max_size=80))
+@settings(max_examples=15)
 def test_no_name_of_a_node_adds_a_line(word: str) -> None:
     examination = examination_of(HGX)
     platform = examination.node.platform
