@@ -20,6 +20,7 @@ FILES = (
         "modules",
         "mooncake",
         "mpi",
+        "mstflint",
         "nccl",
         "nccl-diagnostics",
         "nixl",

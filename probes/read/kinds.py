@@ -37,6 +37,7 @@ class Kind:
     is_sure: bool = True
     is_document: bool = False  # no messages of programs stand between its lines
     command: str = ""  # by whose prompt a text without a sign is known
+    holds: str = ""  # a kind whose sign may stand between its lines
     silent: str = ""  # commands, by their beginning, that print nothing where there is nothing
 
 
@@ -91,6 +92,9 @@ KINDS: tuple[Kind, ...] = (
     Kind("ethtool -i", rdma_tools.DRIVER_SIGN, rdma_tools.read_driver, is_sure=False),
     Kind("ethtool -S", rdma_tools.ETHTOOL_SIGN, rdma_tools.read_ethtool, is_sure=False),
     Kind("mlxlink", mlxlink.SIGN, mlxlink.read_mlxlink),
+    Kind("counters", rdma_tools.FILES_SIGN, rdma_tools.read_files),
+    Kind("ucx_info", rdma_tools.UCX_SIGN, rdma_tools.read_ucx_info),
+    Kind("rocm-smi", rdma_tools.ROCM_SIGN, rdma_tools.read_rocm_smi, holds="nvidia-smi topo"),
     Kind("perfquery", rdma_tools.PERFQUERY_SIGN, rdma_tools.read_perfquery, is_sure=False),
     Kind("ibqueryerrors", rdma_tools.QUERY_ERRORS_SIGN, rdma_tools.read_query_errors),
     Kind("ibdiagnet", rdma_tools.SUMMARY_SIGN, rdma_tools.read_summary),

@@ -126,6 +126,55 @@ def read_driver(section: Section) -> Parsed:
     return Parsed(read, shows=f"Driver {driver.strip()}{firmware}{where}.")
 
 
+UCX_SIGN = (
+    r"#\s+(?:Memory domain|Component|Transport|Device|Library (?:version|path)|API headers version"
+    r"|Git branch|Configured with|Connection manager): "
+)
+_UCX = re.compile(r"#\s+(Memory domain|Transport|Configured with|memory types): (.{1,600})")
+_UCX_RDMA = re.compile(r"(?:rc|ud|dc|srd|gga)(?:_|$)")
+
+
+def read_ucx_info(section: Section) -> Parsed:
+    """Read ucx_info -d, also what grep left of it, and ucx_info -v."""
+    transports: dict[str, None] = {}
+    host_only: dict[str, None] = {}
+    domain = options = ""
+    for line in section.lines:
+        if match := _UCX.match(line):
+            key, value = match[1], match[2].strip()
+            if key == "Transport":
+                transports[printable(value, 40)] = None
+            elif key == "Memory domain":
+                domain = printable(value, 40)
+            elif key == "Configured with":
+                options = value
+            elif re.match(r"(?:ib/)?(?:mlx|bnxt|rdma|roce|ib)", domain) and not re.search("cuda|rocm", value):
+                host_only[domain] = None
+    has_rdma = any(map(_UCX_RDMA.match, transports))
+    has_gpu = any(name.startswith(("cuda", "rocm")) for name in transports)
+    rows = []
+    # Where cma is listed, nothing before it was cut.
+    if "--without-verbs" in options or ({"self", "cma"} <= transports.keys() and not has_rdma):
+        rows.append("ucx-without-rdma")
+    if "--without-cuda" in options or (has_rdma and {"self", "cma"} <= transports.keys() and not has_gpu):
+        rows.append("ucx-without-gpus")
+    elif has_gpu and host_only:
+        rows.append("ucx-nics-host-memory")
+    statements = tuple(statement(row, section.place, nics=join_limited(host_only)) for row in rows)
+    return Parsed(section.filled, statements, shows=f"UCX: {join_limited(transports)}." if transports else "")
+
+
+ROCM_SIGN = r"=+ (?:ROCm System Management Interface|\w[\w ]{1,30} between two GPUs|Numa Nodes) =+\s*$"
+
+
+def read_rocm_smi(section: Section) -> Parsed:
+    """Read rocm-smi --showtopo: the kinds of link between GPUs."""
+    rows = [line.split()[1:] for line in section.lines if re.match(r"\s*GPU\d{1,3}\s", line)]
+    links = Counter(cell for row in rows for cell in row if cell in ("XGMI", "PCIE"))
+    each = join_limited(f"{count // 2} {link}" for link, count in links.most_common())
+    return Parsed(section.filled, shows=f"Links between pairs of GPUs: {each}." if each else "")
+
+
 # One reading of counters does not show what happens now, so those that are not 0 are notes, with what a rise
 # would mean.
 
@@ -217,6 +266,20 @@ def read_query_errors(section: Section) -> Parsed:
         read += 1
     parsed = _parsed(ports or sums, read, section.place)
     return replace(parsed, shows=f"ibqueryerrors: {' '.join(summary.split())}" if summary else parsed.shows)
+
+
+FILES_SIGN = r"\S{0,200}/(?:hw_)?counters/\w+: ?\d"
+_FILE = re.compile(r"\S{0,200}?([\w.-]{1,64})/ports/(\d{1,3})/(?:hw_)?counters/(\w{2,64}): ?(\d{1,20})")
+
+
+def read_files(section: Section) -> Parsed:
+    """Read counters of sysfs, as grep prints them with their paths."""
+    ports: dict[str, dict[str, int]] = {}
+    found = [match for line in section.lines if (match := _FILE.match(line))]
+    for match in found:
+        if len(ports) < _MOST_PORTS:
+            ports.setdefault(f"{match[1]}/{match[2]}", {})[match[3]] = int(match[4])
+    return _parsed(ports, len(found), section.place)
 
 
 SUMMARY_SIGN = r"-I- Stage\s+Warnings\s+Errors\b"

@@ -186,7 +186,9 @@ class TextReader:
         if self._interesting.isdisjoint(words):
             words = frozenset()
         kind = self._signs.kind_of(line)
-        if kind is not None:
+        if kind is not None and self._section is not None and self._section[0].holds == kind.name:
+            self._in_section(line)
+        elif kind is not None:
             self._has_printed = True
             self._begin_section(kind, line)
         elif prompt := PROMPT.match(line):

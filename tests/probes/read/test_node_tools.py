@@ -171,6 +171,83 @@ def test_a_summary_of_ibdiagnet_names_the_stages_with_errors() -> None:
     assert "no warning and no error in 1 stage" in read(text.format(0)).shown[0]
 
 
+def test_counters_of_files_are_read_by_port() -> None:
+    text = "".join(
+        f"/sys/class/infiniband/mlx5_0/ports/1/{name}:{value}\n"
+        for name, value in (("hw_counters/out_of_sequence", 10233), ("counters/symbol_error", 0))
+    )
+    assert found_in(text)["port-counters-not-zero"].title == "1 counter of mlx5_0/1 is not 0"
+    assert found_in(text.replace("10233", "0")) == {}
+    assert read(text).unread == 0
+
+
+UCX_INFO = """\
+# Memory domain: self
+#     Component: self
+#         memory types: host (access,reg_nonblock,reg,cache)
+#
+#      Transport: self
+#         Device: memory
+#      Transport: tcp
+#         Device: eth0
+{}#      Transport: cma
+#         Device: memory
+"""
+UCX_NIC = """\
+# Memory domain: mlx5_0
+#     Component: ib
+#         memory types: host (access,reg,cache){}
+#
+#      Transport: rc_mlx5
+#         Device: mlx5_0:1
+"""
+UCX_GPU = "#      Transport: cuda_copy\n#         Device: cuda\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (UCX_INFO.format(UCX_GPU + UCX_NIC.format(", cuda (access,reg,cache)")), set()),
+        (UCX_INFO.format(UCX_GPU + UCX_NIC.format("")), {"ucx-nics-host-memory"}),
+        (UCX_INFO.format(UCX_NIC.format("")), {"ucx-without-gpus"}),
+        (UCX_INFO.format(UCX_GPU), {"ucx-without-rdma"}),
+        (UCX_INFO.format("").partition("#      Transport: cma")[0], set()),  # cut
+        (
+            "# Library version: 1.18.0\n# Configured with: --prefix=/usr --without-verbs\n",
+            {"ucx-without-rdma"},
+        ),
+        ("# Library version: 1.18.0\n# Configured with: --with-verbs --with-cuda=/usr\n", set()),
+    ],
+)
+def test_ucx_info_shows_whether_ucx_has_nics_and_gpus(text: str, rows: set[str]) -> None:
+    assert found_in(text).keys() == rows
+    assert read(text).unread == 0
+
+
+ROCM_TOPO = """\
+============================ ROCm System Management Interface ============================
+================================ Weight between two GPUs =================================
+       GPU0         GPU1
+GPU0   0            15
+GPU1   15           0
+
+=============================== Link Type between two GPUs ===============================
+       GPU0         GPU1
+GPU0   0            XGMI
+GPU1   XGMI         0
+
+======================================= Numa Nodes =======================================
+GPU[0]		: (Topology) Numa Node: 0
+================================== End of ROCm SMI Log ===================================
+"""
+
+
+def test_rocm_smi_is_not_taken_for_nvidia_smi() -> None:
+    assert read(ROCM_TOPO).shown == ("Links between pairs of GPUs: 1 XGMI.",)
+    assert kinds_of(ROCM_TOPO) == {"rocm-smi"}
+    assert found_in(ROCM_TOPO) == {}
+
+
 FIRMWARE = """\
 Querying Mellanox devices firmware ...
 
