@@ -27,7 +27,7 @@ FILES = (
         "ofi",
         "opensm",
     ),
-    *("operators", "perftest", "pytorch", "rccl", "rdma-core", "sharp", "system", "ucx"),
+    *("operators", "perftest", "pytorch", "rccl", "rdma-core", "sharp", "slurm", "system", "ucx"),
 )
 """The files, by the programs that write the messages."""
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
