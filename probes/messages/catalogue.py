@@ -20,6 +20,7 @@ FILES = (
         "modules",
         "mooncake",
         "mpi",
+        "mstflint",
         "nccl",
         "nccl-diagnostics",
         "nixl",
@@ -111,7 +112,11 @@ class Catalogue:
         best = max(self.matches(line, words), key=lambda match: match[0].rank, default=None)
         if best is None:
             return None
-        values = {name: value.strip().rstrip(".,;") for name, value in best[1].groupdict("").items()}
+        # A quotation mark that nothing opens is the end of what a program quotes.
+        values = {
+            name: value.strip().rstrip('.,;"' if value.count('"') % 2 else ".,;")
+            for name, value in best[1].groupdict("").items()
+        }
         return Found(best[0].message, values)
 
 
