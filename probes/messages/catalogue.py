@@ -28,7 +28,7 @@ FILES = (
         "ofi",
         "opensm",
     ),
-    *("operators", "perftest", "pytorch", "rccl", "rdma-core", "sharp", "system", "ucx"),
+    *("operators", "perftest", "pytorch", "rccl", "rdma-core", "sharp", "slurm", "system", "ucx"),
 )
 """The files, by the programs that write the messages."""
 KERNEL = tuple(name for name in FILES if name.startswith("kernel-"))
@@ -112,7 +112,11 @@ class Catalogue:
         best = max(self.matches(line, words), key=lambda match: match[0].rank, default=None)
         if best is None:
             return None
-        values = {name: value.strip().rstrip(".,;") for name, value in best[1].groupdict("").items()}
+        # A quotation mark that nothing opens is the end of what a program quotes.
+        values = {
+            name: value.strip().rstrip('.,;"' if value.count('"') % 2 else ".,;")
+            for name, value in best[1].groupdict("").items()
+        }
         return Found(best[0].message, values)
 
 
