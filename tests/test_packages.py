@@ -366,7 +366,7 @@ def test_each_way_to_try_it_shows_one_first_screen(built: Path, tmp_path: Path) 
     packages = [only(built, "*.whl"), "--quiet", "--python", tmp_path / "image"]
     subprocess.run([TOOLS / "uv", "pip", "install", *packages], check=True)
     demo = subprocess.run(
-        ["make", "-n", "demo"], cwd=ROOT, capture_output=True, text=True
+        ["make", "--no-print-directory", "-n", "demo"], cwd=ROOT, capture_output=True, text=True
     ).stdout.splitlines()[-1]
     ways: dict[str, list[str | Path]] = {
         "uvx": [TOOLS / "uvx", "--python", sys.executable, *command.split()],

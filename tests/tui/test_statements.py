@@ -110,6 +110,11 @@ def read_screens(claims: Claims, monitor: NodeMonitor) -> None:
     claims.read("ranks", shown(live.lines("ranks", WIDTH)))
 
 
+def shows_at_once(host: SimulatedHost) -> bool:
+    """Whether outputs that watch for a second, such as live and report, know no more than check."""
+    return LIVE_FAULTS.isdisjoint(re.split(r"[+,]", host.origin.label))
+
+
 def read_check(claims: Claims, host: SimulatedHost, _: SteppedClock) -> None:
     check = partial(write_check, host)
     claims.read("check", printed(lambda out: check(out, CheckOptions())))
@@ -135,7 +140,8 @@ def read_reports(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> No
 
     report = read_report(host, wait=wait)
     claims.read("report", text_of(report, "md"))
-    claims.read_document("report --json", json.loads(text_of(report, "json"))["check"])
+    if shows_at_once(host):
+        claims.read_document("report --json", json.loads(text_of(report, "json"))["check"])
     claims.read_verdict("fleet", summarize(report.examination, report.judgment).verdict)
 
 
@@ -162,7 +168,7 @@ def read_live(claims: Claims, host: SimulatedHost, clock: SteppedClock) -> None:
     def wait(seconds: float) -> None:
         clock.now += seconds
 
-    if LIVE_FAULTS.isdisjoint(re.split(r"[+,]", host.origin.label)):  # it watches for a second
+    if shows_at_once(host):
         live = partial(write_live, host, options=LiveOptions(json=True, seconds=1), clock=clock, wait=wait)
         claims.read_document("live --json", document(lambda out: live(out=out)))
 

@@ -184,7 +184,7 @@ _ODD_RANK_FIX = user_plan(
 )
 _FAR = ("gpu-nic-cross-socket", "gpu-nic-through-cpu", "gpu-without-near-nic")
 # Ranks whose NICs, distance, CPUs or PCIe link differ from an otherwise uniform job.
-AREA.warning(ODD_RANK, data_path=True, part_of=(*_PORT_FAULTS, *_FAR))(
+AREA.warning(ODD_RANK, data_path=True, part_of=(*_PORT_FAULTS, *_FAR, "nccl-net-plugin-mixed"))(
     report_conditions(ODD_RANK, fix=_ODD_RANK_FIX)
 )
 
