@@ -123,7 +123,8 @@ def test_numactls_own_lines_name_the_reason_and_how_to_do_without(lines: tuple[s
 def test_options_are_named_as_gdrtop_has_them() -> None:
     """perftest's long options are those of gdrtop bench where both have them: --port, --size."""
     programs = r"ulimit|nvidia-smi|ls|ss|uname|mpirun|ibv_devinfo|ethtool|mlxconfig|mlnx_qos|cpupower [\w-]+"
-    others = re.compile(rf"(?:{programs})(?: -\w+)+")
+    programs += r"|mlxlink|lspci|ldconfig|grep|ip"
+    others = re.compile(rf"\b(?:{programs})(?: -\w+(?: \w+)?)+")
     own = re.compile(r"(?<![\w-])-[a-zA-Z]\b|--use_cuda_dmabuf\)")
     wrong = []
     for message in catalogue("perftest", "system").messages:
