@@ -1,1 +1,1 @@
-"""The way of one node out of service and back: its scheduler, and the steps in order."""
+"""How one node is taken out of service and returned: its scheduler, and the steps in order."""

@@ -28,7 +28,7 @@ class Scheduler:
     node: str  # as the scheduler calls it
     state: Maybe[str]  # in its word: "drained", "cordoned"
     is_out: Maybe[bool]  # no further job starts
-    reason: str  # why it is out; "" if nobody said so
+    reason: str  # why it is out; "" if none was given
     jobs: Maybe[tuple[str, ...]]  # that still run there
     drain: Callable[[str], Plan | str]  # for a reason; why the node stays in service
     resume: Plan | str  # why it stays out

@@ -70,14 +70,11 @@ def read_node(host: Host, name: str) -> Maybe[SlurmNode]:
     sinfo lists only nodes of partitions.
     """
     assert is_node_name(name)
-    argv = ("sinfo", "--noheader", "--nodes", name, "--format", "%T|%E")
-    answer = host.run(argv, _SECONDS)
+    answer = _ask(host, "sinfo", "--noheader", "--nodes", name, "--format", "%T|%E")
     if isinstance(answer, Unknown):
         return answer
-    if answer.exit_status:
-        return Unknown(Reason.MALFORMED, "sinfo", printable(answer.stderr.strip().partition("\n")[0], 200))
-    if answer.stdout.strip():
-        return parse_sinfo(name, answer.stdout)
+    if answer.strip():
+        return parse_sinfo(name, answer)
     shown = host.run(("scontrol", "--oneliner", "show", "node", name), _SECONDS)
     return parse_sinfo(name, "") if isinstance(shown, Unknown) else parse_scontrol(name, shown.stdout)
 
@@ -107,13 +104,19 @@ def parse_scontrol(name: str, text: str) -> Maybe[SlurmNode]:
 def read_jobs(host: Host, name: str) -> Maybe[tuple[str, ...]]:
     """Ask squeue(1) for a node's jobs, completing ones too: "4711 (alice, RUNNING, 1:20:00 left)"."""
     assert is_node_name(name)
-    argv = ("squeue", "--noheader", "--nodes", name, "--format", "%i|%u|%T|%L")
+    return map_known(
+        _ask(host, "squeue", "--noheader", "--nodes", name, "--format", "%i|%u|%T|%L"), parse_squeue
+    )
+
+
+def _ask(host: Host, *argv: str) -> Maybe[str]:
+    """Return what a program of Slurm prints; if it fails, its first line of errors is the reason."""
     answer = host.run(argv, _SECONDS)
     if isinstance(answer, Unknown):
         return answer
     if answer.exit_status:
-        return Unknown(Reason.MALFORMED, "squeue", printable(answer.stderr.strip().partition("\n")[0], 200))
-    return parse_squeue(answer.stdout)
+        return Unknown(Reason.MALFORMED, argv[0], printable(answer.stderr.strip().partition("\n")[0], 200))
+    return answer.stdout
 
 
 def parse_squeue(text: str) -> tuple[str, ...]:

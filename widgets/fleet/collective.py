@@ -66,10 +66,9 @@ def fault_words(fault: Fault, report: RingReport) -> str:
     nodes, result = fold_nodes(fault.nodes), _smallest(fault, report)
     numbers = ", ".join(map(str, fault.rails))
     rails = f" on rail{'s' * (len(fault.rails) > 1)} {numbers}" if fault.rails else ""
-    figure, is_failed = "", result is not None and isinstance(result.bus_gbps, Unknown)
+    figure, is_failed = "", result is not None and result.outcome is Outcome.FAILED
     if result is not None:
-        is_known = not isinstance(result.bus_gbps, Unknown)
-        figure = f": each NIC carries {result.assessment.words}" if is_known else f": {_failure(result)}"
+        figure = f": {_failure(result)}" if is_failed else f": each NIC carries {result.assessment.words}"
     singular, many = ("fails", "fail") if is_failed else ("is slow", "are slow")
     words = {
         Where.NODE: f"{nodes} {singular} with other nodes too",

@@ -70,7 +70,7 @@ def test_json_names_devices_and_may_say_the_status() -> None:
         (127, "", "sh: x: not found", "it exits with 127, and prints sh: x: not found"),
         (-9, "", "", "it exits with -9, and prints nothing"),
         (4, "OK", "", "it exits with 4, and prints OK"),
-        # As a script of Python that crashes: nobody has found anything.
+        # As a Python script that crashes: nothing was found.
         (1, "", "Traceback:\nKeyError: 'x'", "it exits with 1, and prints KeyError: 'x'"),
         (1, '{"cause": "hot', "", 'it exits with 1, and prints {"cause": "hot'),
         (0, '{"status": "fine"}', "", 'it exits with 0, and prints {"status": "fine"}'),
