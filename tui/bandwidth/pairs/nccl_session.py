@@ -5,7 +5,6 @@ gdrtop starts nccl_rank.py on each node through its own connections, or srun or 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -21,7 +20,6 @@ from probes.bandwidth.model.samples import Sample
 from probes.bandwidth.planning.affected_jobs import affected_by
 from probes.bandwidth.planning.node_settings import most_bytes
 from probes.bandwidth.tools.nccl_tests import NcclSettings, NcclTestsOutput
-from probes.base.origin import Source
 from probes.base.text import printable
 from probes.base.unknown import Reason, Unknown
 from probes.fleet.collective import (
@@ -47,15 +45,13 @@ from probes.queries.ports import other_key_index
 from probes.snapshot.rates import Reading
 from tui.bandwidth.pairs import nccl_rank
 from tui.bandwidth.pairs.nccl_rank import FAILED_MARK, ID_MARK
-from tui.bandwidth.pairs.pairs_runner import STEP_SECONDS, UNCONFIRMED
+from tui.bandwidth.pairs.pairs_runner import OVERDUE_SECONDS, STEP_SECONDS, UNCONFIRMED, end_together
 from tui.bandwidth.pairs.pairs_session import Nodes, PairsEvent, PairsPlan, PairsSession, RoundStarted
 from tui.bandwidth.processes import ToolProcess
 from tui.bandwidth.supervisor import STILL_THERE
 from tui.files.pair_results import RingResultsFile
 
 _QUEUE_PAIRS = 8  # of the channels over one NIC: more than a bond has ports
-_OVERDUE_SECONDS = 10.0  # beyond the time limit: then a node does not answer
-_END_SECONDS = 30.0
 _MOST_NAMED = 4  # groups
 _NO_LIBRARY = "cannot load"
 _MOST_REPEATED = 3  # runs without nodes that the run before has named
@@ -143,8 +139,7 @@ class NcclSession(PairsSession):
 
     def _guard(self, name: str, before: Reading | None) -> None:
         """Leave out a node whose jobs would be affected."""
-        is_simulated = self._nodes[name][0].origin.source is Source.SIMULATED
-        if is_simulated if self._guards_jobs is None else not self._guards_jobs:
+        if not self._guards(name):
             return
         node = self.ring_nodes[name]
         nics = tuple(rail.nic for rail in node.rails)
@@ -255,25 +250,14 @@ class NcclSession(PairsSession):
         # Only once: each job waits for NCCL's diagnostics.
         members = self.members(group)
         settings = replace(self.ring_settings, diagnoses=self.whole is None)
-        if self._launch is Launch.OWN:
-            make = partial(rank_commands, members, group.rails, settings, rank_program())
-            return _GroupRun(self._nodes, members, self._usual, group, settings, make, self._clock)
-        command = launcher_command(members, group.rails, settings, self._launch)
-        return _GroupRun(
-            self._nodes, members, self._usual, group, settings, lambda _: (command,), self._clock
-        )
+        return _GroupRun(self._nodes, members, self._usual, group, settings, self._clock)
 
     def _end(self, runs: Sequence[_GroupRun]) -> None:
-        """Stop all processes of all nodes at the same time: each may take seconds."""
-        processes = [each for run in runs for each in run.processes.items()]
-        threads = [threading.Thread(target=_ended, args=(each,), daemon=True) for _, each in processes]
-        for thread in threads:
-            thread.start()
-        until = time.monotonic() + _END_SECONDS
-        for (name, process), thread in zip(processes, threads, strict=True):
-            thread.join(max(0.0, until - time.monotonic()))
-            why = UNCONFIRMED if thread.is_alive() else process.ended.why if process.ended else ""
-            if (STILL_THERE in why or UNCONFIRMED in why) and why not in self._runner.left_behind:
+        processes = {name: process for run in runs for name, process in run.processes.items()}
+        hung = end_together({name: partial(_ended, process) for name, process in processes.items()})
+        for name, process in processes.items():
+            why = UNCONFIRMED if name in hung else process.ended.why if process.ended else ""
+            if STILL_THERE in why or UNCONFIRMED in why:
                 self._runner.left_behind.append(f"{name}: {why}")
 
 
@@ -301,13 +285,11 @@ class _GroupRun:
         usual: RingNode,
         group: Group,
         settings: RingSettings,
-        commands: Callable[[str], Sequence[Sequence[str]]],
         clock: Callable[[], float],
     ) -> None:
-        """`commands`: return what runs on each node, with NCCL's unique id; a launcher on the first one."""
         self._nodes, self._members, self._usual = nodes, members, usual
         self._group, self._settings = group, settings
-        self._commands, self._clock = commands, clock
+        self._clock = clock
         self._is_own = settings.launch is Launch.OWN
         self.processes: dict[str, ToolProcess] = {}
         self._readers: dict[str, LogReader] = {}
@@ -317,6 +299,13 @@ class _GroupRun:
         self._failure = self._failed_node = ""
         self._began = 0.0
         self._is_over = False
+
+    def _commands(self, identity: str) -> Sequence[Sequence[str]]:
+        """Return what runs on each node, with NCCL's unique id; a launcher on the first one."""
+        rails, settings = self._group.rails, self._settings
+        if self._is_own:
+            return rank_commands(self._members, rails, settings, rank_program(), identity)
+        return (launcher_command(self._members, rails, settings, settings.launch),)
 
     def start(self) -> None:
         """Start the first process, which the others wait for."""
@@ -343,16 +332,16 @@ class _GroupRun:
                 break
             for line in lines:
                 self._take(name, line)
-        ended = {name: each.ended for name, each in self.processes.items() if each.ended is not None}
+        ended = {name: end for name, each in self.processes.items() if (end := each.ended) is not None}
         for name, end in ended.items():
-            if end is not None and end.exit_status != 0:
+            if end.exit_status != 0:
                 status = f"its process exited with status {end.exit_status}: {self._last.get(name, '')}"
                 self._fail(name, end.why or status.removesuffix(": "))
         if len(ended) == len(self.processes):
             self._is_over = True
             if self._is_own and len(self.processes) < len(self._members):
                 self._fail(self._members[0].name, "it printed no unique id of NCCL")
-        elif self._clock() - self._began > self._settings.time_limit_s + _OVERDUE_SECONDS:
+        elif self._clock() - self._began > self._settings.time_limit_s + OVERDUE_SECONDS:
             self._fail(next(name for name in self.processes if name not in ended), "it does not answer")
         return not self._is_over
 

@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeVar
 
 from probes.bandwidth.model.planned_series import PlannedTest
 from probes.bandwidth.model.rating import headline
@@ -24,6 +25,7 @@ from tui.bandwidth.processes import ProcessStarter
 from tui.bandwidth.runner import TestRunner
 from tui.bandwidth.supervisor import STILL_THERE
 
+Key = TypeVar("Key")
 UNCONFIRMED = "cannot tell whether the test has ended there"
 """In `ProcessExit.why` of a process whose node answers no more."""
 
@@ -41,7 +43,7 @@ class NodeProcesses(ProcessStarter, Protocol):
 
 
 STEP_SECONDS = 0.1
-_OVERDUE_SECONDS = 10.0  # beyond the time limit of the processes: then a node does not answer
+OVERDUE_SECONDS = 10.0  # beyond the time limit of the processes: then a node does not answer
 _END_SECONDS = 30.0  # for all ends of a round to be stopped
 
 
@@ -100,25 +102,28 @@ class PairsRunner:
         return tuple(each.result(self._settings) for each in running if each.is_over)
 
     def _end(self, running: Sequence[_RunningTest]) -> None:
-        """Stop the tests of all pairs at the same time: each may take seconds."""
         by_pair = grouped(((each.test.server.node, each.test.client.node), each) for each in running)
-        threads = {
-            pair: threading.Thread(target=_end_all, args=(tests,), daemon=True)
-            for pair, tests in by_pair.items()
-        }
-        for thread in threads.values():
-            thread.start()
-        until = time.monotonic() + _END_SECONDS
-        for (server, client), thread in threads.items():
-            thread.join(max(0.0, until - time.monotonic()))
-            if thread.is_alive():
-                limit = self._settings.time_limit_s
-                self.left_behind.append(
-                    f"{server} or {client} does not answer: {UNCONFIRMED};"
-                    f" it ends after {limit:.0f} s by its own time limit"
-                )
+        limit = self._settings.time_limit_s
+        self.left_behind += [
+            f"{server} or {client} does not answer: {UNCONFIRMED};"
+            f" it ends after {limit:.0f} s by its own time limit"
+            for server, client in end_together(
+                {pair: partial(_end_all, tests) for pair, tests in by_pair.items()}
+            )
+        ]
         for each in running:
             self.left_behind += [text for text in each.left_behind() if text not in self.left_behind]
+
+
+def end_together(ends: Mapping[Key, Callable[[], object]]) -> list[Key]:
+    """Call all at the same time, because each may take seconds; return those that go on after 30 s."""
+    threads = {key: threading.Thread(target=end, daemon=True) for key, end in ends.items()}
+    for thread in threads.values():
+        thread.start()
+    until = time.monotonic() + _END_SECONDS
+    for thread in threads.values():
+        thread.join(max(0.0, until - time.monotonic()))
+    return [key for key, thread in threads.items() if thread.is_alive()]
 
 
 def _end_all(tests: Sequence[_RunningTest]) -> None:
@@ -148,7 +153,7 @@ class _RunningTest:
         """Read what both ends have printed; return whether the test goes on."""
         if self.is_over or self._began is None:
             return False
-        if self._clock() - self._began > self.test.test.time_limit_s + _OVERDUE_SECONDS:
+        if self._clock() - self._began > self.test.test.time_limit_s + OVERDUE_SECONDS:
             self._fail(f"no answer from {self.test.server.node} or {self.test.client.node}")
         elif not self._guarded(lambda: self._runner.step(0.0)):
             self.is_over = True

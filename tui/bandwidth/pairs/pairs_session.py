@@ -186,11 +186,14 @@ class PairsSession:
         if not isinstance(taken, Unknown) and (port := next((port for port in ports if port in taken), None)):
             self._leave_out(name, f"TCP port {port} is in use there (choose another one with --port)")
             return
-        is_simulated = host.origin.source is Source.SIMULATED
-        if not is_simulated if self._guards_jobs is None else self._guards_jobs:
+        if self._guards(name):
             affected = affected_on_node(self._examinations[name], ends, before, self._settings)
             if affected:
                 self._leave_out(name, f"in use: {join_limited(affected, 1)}")
+
+    def _guards(self, name: str) -> bool:
+        is_simulated = self._nodes[name][0].origin.source is Source.SIMULATED
+        return not is_simulated if self._guards_jobs is None else self._guards_jobs
 
     def _guard_again(self, names: Iterable[str]) -> None:
         """Check before a later round whether jobs have started on its nodes."""
